@@ -1,0 +1,44 @@
+"""Federated functional gradient boosting: sites train one function together, and no row leaves a site."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ffgb._version import __version__
+
+if TYPE_CHECKING:
+    from ffgb.algorithms.ffgb import FFGB
+    from ffgb.errors import FFGBError
+    from ffgb.model import Model
+    from ffgb.training import Config, Result, train
+
+__all__ = ["FFGB", "Config", "FFGBError", "Model", "Result", "__version__", "citation", "train"]
+
+_HOME = {
+    "FFGB": "ffgb.algorithms.ffgb",
+    "FFGBError": "ffgb.errors",
+    "Model": "ffgb.model",
+    "Config": "ffgb.training",
+    "Result": "ffgb.training",
+    "train": "ffgb.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, because a worker process and `ffgb --version` need none of it, and pandas takes its time.
+    if name not in _HOME:
+        raise AttributeError(f"module 'ffgb' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def citation() -> str:
+    """BibTeX of the paper whose method this is."""
+    return (
+        "@inproceedings{shen2022federated,\n"
+        "  title     = {Federated Functional Gradient Boosting},\n"
+        "  author    = {Shen, Zebang and Hassani, Hamed and Kale, Satyen and Karbasi, Amin},\n"
+        "  booktitle = {International Conference on Artificial Intelligence and Statistics},\n"
+        "  year      = {2022}\n"
+        "}"
+    )

@@ -1,0 +1,62 @@
+"""FFGB: federated functional gradient boosting, for clients whose features are distributed alike.
+
+Shen, Hassani, Kale, Karbasi, "Federated Functional Gradient Boosting", Algorithm 2.  With one client (N = 1) and no
+residual it is restricted functional gradient descent (RFGD), that is, gradient boosting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from ffgb.errors import FFGBError
+from ffgb.functions import Array, OnPoints
+from ffgb.losses import Loss
+from ffgb.oracles import WO2
+from ffgb.schedules import Schedule, capped
+
+
+@final
+@dataclass(frozen=True)
+class FFGB:
+    """K local steps, Tikhonov regularisation μ, and the residual Δ that lets local steps converge."""
+
+    schedule: Schedule
+    K: int = 1
+    mu: float = 0.0
+    residual: bool = True
+
+    oracle: ClassVar[type[WO2]] = WO2
+
+    def __post_init__(self) -> None:
+        if self.K < 1:
+            raise FFGBError(f"a client takes at least one local step, not {self.K}")
+        if not self.mu >= 0:
+            raise FFGBError(f"the regularisation μ must not be negative, not {self.mu}")
+
+    def eta(self, k: int, t: int) -> float:
+        """η^{k,t}, never above 1/μ."""
+        return capped(self.schedule(k, t, self.K), self.mu)
+
+    def decay(self, t: int) -> float:
+        """Π_k (1 − μη^{k,t}): what is left of f^t after round t, the same for every client."""
+        decay = 1.0
+        for k in range(1, self.K + 1):
+            decay *= 1.0 - self.mu * self.eta(k, t)
+        return decay
+
+    def client(
+        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: WO2, rng: np.random.Generator
+    ) -> tuple[OnPoints, list[float]]:
+        """Algorithm 2: g^{K+1,t} of one client, and the γ of each of its oracle calls."""
+        Δ, g, gammas = np.zeros_like(f.values), f, []  # line 2
+        for k in range(1, self.K + 1):  # line 3
+            gradient = loss.gradient(g.values, y)
+            h, gamma = oracle(Δ + gradient, rng)  # line 4
+            g = (1.0 - self.mu * self.eta(k, t)) * g - self.eta(k, t) * h  # line 5: g − η(h + μg)
+            if self.residual:
+                Δ = Δ + gradient - h.values  # line 6
+            gammas.append(gamma)
+        return g, gammas  # line 8

@@ -1,0 +1,502 @@
+"""Site files: one CSV, Parquet or NPZ file a client, checked so that every mistake in them is named.
+
+A CSV or Parquet file has a header, numeric feature columns and a target column.  An NPZ file has arrays `x` (n, d), or
+(n, channels, height, width) for images, and `y` (n,) or (n, c), and optionally `columns`, the d names.
+Rows are counted from 1 below the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, generator, hold_out
+from ffgb.data.targets import class_names, encode, infer_task, is_text
+from ffgb.errors import FFGBError
+from ffgb.functions import Array
+
+# A site with fewer rows than this keeps all of them for training: a fifth of four rows is none.
+TOO_FEW_TO_HOLD_OUT = 5
+
+_CSV = (".csv",)
+_PARQUET = (".parquet", ".pq")
+_NPZ = (".npz",)
+_SHOWN = 12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """One file's rows: float32 points, and a target of text or of float64 numbers."""
+
+    path: Path
+    x: Array
+    columns: tuple[str, ...]
+    y: Array
+
+
+def load_sites(
+    paths: Sequence[Path],
+    target: str | None = None,
+    *,
+    seed: int = 0,
+    task: str | None = None,
+    holdout: float = HOLDOUT,
+    classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Dataset:
+    """A data set whose natural clients are the files.
+
+    The columns are those of the first file and the classes all that occur in any file, unless the federation has agreed
+    on `columns` and `classes` before, as sites that see only their own file must.  Each file holds out its own test
+    rows, and which rows these are depends on that file and the seed alone.
+    """
+    paths = [Path(path) for path in paths]
+    if not paths:
+        raise FFGBError("no site files were given; name one file a client")
+    if task is not None and task not in TASKS:
+        raise FFGBError(f"there is no task {task!r}; choose {' or '.join(TASKS)}")
+    if not 0 <= holdout < 1:
+        raise FFGBError(f"the share of rows held out is {holdout}; give a number from 0 up to, not including, 1")
+    _refuse_twice(paths)
+    if classes is not None:
+        task = CLASSIFICATION
+    sites = [_read_site(path, target, task) for path in paths]
+    if columns is not None:
+        sites = [_in_order(site, tuple(columns), "the other sites", sites[0].x.shape[1:]) for site in sites]
+    else:
+        first = sites[0]
+        sites = [_in_order(site, first.columns, str(first.path), first.x.shape[1:]) for site in sites]
+    names, labels, task = _labels(sites, target, task, classes)
+
+    parts: dict[str, list[Array]] = {"x": [], "y": [], "site": [], "x_test": [], "y_test": [], "site_test": []}
+    for i, (site, y) in enumerate(zip(sites, labels, strict=True)):
+        share = holdout if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0
+        train, test = hold_out(y, share, generator(seed, "holdout"))
+        rows = (site.x[train], y[train], np.full(len(train), i), site.x[test], y[test], np.full(len(test), i))
+        for part, values in zip(parts.values(), rows, strict=True):
+            part.append(values)
+    joined = {name: np.concatenate(values) for name, values in parts.items()}
+    return Dataset(
+        "site files",
+        task,
+        joined["x"],
+        joined["y"],
+        joined["x_test"],
+        joined["y_test"],
+        names,
+        sites[0].columns,
+        image=sites[0].x.ndim == 4,
+        sites=site_names(paths),
+        site=joined["site"],
+        site_test=joined["site_test"],
+    )
+
+
+def read_points(path: Path, columns: Sequence[str]) -> Array:
+    """The named columns of a file as float32 points, to predict at; other columns, the target too, are not looked at.
+
+    `columns` is empty for images, which come as the array `x` of an NPZ file.
+    """
+    path = Path(path)
+    _refuse_unreadable(path)
+    if path.suffix.lower() in _NPZ:
+        arrays = _read_npz(path)
+        x, names = _npz_points(arrays, path)
+        if not columns:
+            return x
+        if not names or set(columns) - set(names):
+            raise FFGBError(f"{path} has points with {_count(names, 'column')} where the model needs {_list(columns)}")
+        return x[:, [names.index(column) for column in columns]]
+    if not columns:
+        raise FFGBError(f"{path} is a table, and the model needs images; give an NPZ file with an array x")
+    frame = _read_frame(path)
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise FFGBError(
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {_list(missing)}{_hint(missing[0], frame.columns)}; "
+            f"it needs all columns that the model was trained on"
+        )
+    return _points(frame, list(columns), path)
+
+
+def extra_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a file that `read_points` does not look at, for the caller to report."""
+    path = Path(path)
+    _refuse_unreadable(path)
+    if path.suffix.lower() in _NPZ:
+        names: Sequence[str] = _npz_points(_read_npz(path), path)[1]
+    else:
+        names = _csv_header(path) if path.suffix.lower() in _CSV else _parquet_header(path)
+    return tuple(name for name in names if name not in set(columns))
+
+
+def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Short names that tell the files apart: north.csv is north; a/data.csv and b/data.csv are a/data and b/data."""
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = tuple("/".join(path.with_suffix("").parts[-depth:]) for path in paths)
+        if len(set(names)) == len(names):
+            return names
+    return tuple(str(path) for path in paths)
+
+
+# Reading
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        other = seen.setdefault(path.resolve(), path)
+        if other is not path:
+            raise FFGBError(f"{path} is given twice; every client needs a file of its own")
+
+
+def _refuse_unreadable(path: Path) -> None:
+    if path.is_dir():
+        raise FFGBError(f"{path} is a folder; name the files in it, one a client")
+    if not path.exists():
+        raise FFGBError(f"{path} does not exist; check the path")
+    if path.suffix.lower() not in (*_CSV, *_PARQUET, *_NPZ):
+        raise FFGBError(f"{path} is of an unknown kind; give a .csv, .parquet or .npz file")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise FFGBError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+    if empty:
+        raise FFGBError(f"{path} is empty; give a file with rows in it")
+
+
+def _read_site(path: Path, target: str | None, task: str | None) -> _Site:
+    _refuse_unreadable(path)
+    if path.suffix.lower() in _NPZ:
+        arrays = _read_npz(path)
+        x, columns = _npz_points(arrays, path)
+        return _Site(path, x, columns, _npz_target(arrays, path, len(x), task))
+    if target is None:
+        raise FFGBError(f"{path} is a table, and no target is named; name the column to predict with --target")
+    frame = _read_frame(path)
+    if target not in frame.columns:
+        raise FFGBError(
+            f"{path} has no column {target!r} to be the target{_hint(target, frame.columns)}; "
+            f"it has {_list(frame.columns)}"
+        )
+    features = [column for column in frame.columns if column != target]
+    if "" in features:
+        position = list(frame.columns).index("") + 1
+        raise FFGBError(f"{path}: column {position} has no name (is it a row index?); name it or remove it")
+    if not features:
+        raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
+    return _Site(path, _points(frame, features, path), tuple(features), _target(frame[target], path, task))
+
+
+def _read_frame(path: Path) -> pd.DataFrame:
+    """A table with at least one row, whose columns are told apart by their names."""
+    is_csv = path.suffix.lower() in _CSV
+    header = _csv_header(path) if is_csv else _parquet_header(path)
+    for i, name in enumerate(header):
+        if name and name in header[:i]:
+            raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
+    try:
+        if is_csv:
+            frame = pd.read_csv(path, skipinitialspace=True, low_memory=False, encoding="utf-8-sig")
+        else:
+            frame = pd.read_parquet(path)
+    except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
+        raise _unreadable(path, error) from error
+    if is_csv:
+        frame.columns = pd.Index(header)  # stripped, and "" where pandas made a name up
+    if frame.empty:
+        raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
+    return frame
+
+
+def _csv_header(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = (row for row in csv.reader(file, skipinitialspace=True) if any(cell.strip() for cell in row))
+            header = [cell.strip() for cell in next(rows, [])]
+            first = next(rows, [])
+    except (ValueError, csv.Error) as error:
+        raise _unreadable(path, error) from error
+    if not header:
+        raise FFGBError(f"{path} is empty; give a file with rows in it")
+    if any("\0" in cell for cell in (*header, *first)):
+        raise _unreadable(path, ValueError("it is not text"))
+    if len(header) == 1:
+        for mark, marks in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+            if mark in header[0]:
+                raise FFGBError(f"{path} is separated by {marks}; save it with commas between the values")
+    if len(first) > len(header):
+        # Pandas would take the first value of each row for the row's name, and shift the others.
+        raise FFGBError(
+            f"{path} has {len(first)} values in row 1 and {_count(header, 'name')} in its header; "
+            "give every column a name, or quote the values that contain commas"
+        )
+    return header
+
+
+def _parquet_header(path: Path) -> list[str]:
+    try:
+        schema = pq.read_schema(path)
+        # A stored row index is not a column; pandas puts it aside too when it reads the rows.
+        return [str(name) for name in schema.empty_table().to_pandas().columns]
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> FFGBError:
+    kind = "CSV" if path.suffix.lower() in _CSV else "Parquet" if path.suffix.lower() in _PARQUET else "NPZ"
+    reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else " ".join(str(error).split())
+    return FFGBError(f"{path} cannot be read as {kind} ({reason}); save it again as {kind}")
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            return {name: file[name] for name in ("x", "y", "columns") if name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+# Values
+
+
+def _points(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> Array:
+    x = np.empty((len(frame), len(columns)), np.float32)
+    for j, column in enumerate(columns):
+        x[:, j] = _numbers(frame[column], path, f"column {column!r}", feature=True)
+    return x
+
+
+def _numbers(values: pd.Series[Any], path: Path, what: str, *, feature: bool = False) -> Array:
+    """A column as finite float64 numbers."""
+    if values.dtype.kind in "mMc" or isinstance(values.dtype, pd.PeriodDtype | pd.DatetimeTZDtype):
+        raise FFGBError(
+            f"{path}: {what} holds {values.dtype} values; "
+            f"turn them into plain numbers{' or remove the column' * feature}"
+        )
+    try:
+        numbers = pd.to_numeric(values.astype(object) if values.dtype == "category" else values, errors="coerce")
+    except TypeError as error:  # lists and the like in a Parquet file
+        raise FFGBError(f"{path}: {what} holds {values.dtype} values; replace them by plain numbers") from error
+    bad = (numbers.isna() & values.notna()).to_numpy(bool)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise FFGBError(
+            f"{path}: {what} has text where numbers belong, {_value(values.iloc[row])} in row {row + 1}; "
+            f"write numbers there{' or remove the column' * feature}"
+        )
+    result = numbers.to_numpy(np.float64, na_value=np.nan)
+    _refuse_missing(result, path, what)
+    return result
+
+
+def _refuse_missing(numbers: Array, path: Path, what: str) -> None:
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(numbers.astype(np.float32))  # what overflows there would be infinite to every learner
+    if bad.any():
+        count, row = int(bad.sum()), int(np.argmax(bad))
+        raise FFGBError(
+            f"{path}: {what} has {count:,} missing or infinite value{'s' * (count > 1)}, the first in row {row + 1}; "
+            "fill them in or remove those rows"
+        )
+
+
+def _target(values: pd.Series[Any], path: Path, task: str | None) -> Array:
+    """The target as float64 numbers, or as text for class names (booleans are the classes False and True)."""
+    what = f"the target {values.name!r}"
+    missing = values.isna().to_numpy(bool)
+    if missing.any():
+        count, row = int(missing.sum()), int(np.argmax(missing))
+        raise FFGBError(
+            f"{path}: {what} has {count:,} missing value{'s' * (count > 1)}, the first in row {row + 1} (empty cells, "
+            "NA, None and null count as missing); fill them in or remove those rows"
+        )
+    if task == REGRESSION:
+        return _numbers(values, path, what)
+    if pd.api.types.is_bool_dtype(values.dtype):
+        return values.astype(bool).astype(str).to_numpy(str)
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    if pd.api.types.is_numeric_dtype(values.dtype) or not _holds_text(values):
+        return _numbers(values, path, what)
+    if task is None:
+        # A column of numbers with a few slips in it must not pass for one of a thousand classes.
+        numeric = pd.to_numeric(values, errors="coerce").notna().to_numpy(bool)
+        if numeric.all():
+            return _numbers(values, path, what)
+        if 2 * numeric.sum() > len(numeric):
+            row = int(np.argmin(numeric))
+            raise FFGBError(
+                f"{path}: {what} has text among its numbers, {_value(values.iloc[row])} in row {row + 1}; "
+                "write a number there, or say that the task is classification"
+            )
+    return values.astype(str).str.strip().to_numpy(str)
+
+
+def _holds_text(values: pd.Series[Any]) -> bool:
+    return bool(values.map(lambda value: isinstance(value, str)).any())
+
+
+def _npz_points(arrays: dict[str, Array], path: Path) -> tuple[Array, tuple[str, ...]]:
+    if "x" not in arrays:
+        raise FFGBError(f"{path} has no array x; save it with numpy.savez(file, x=points, y=targets)")
+    x = arrays["x"]
+    if x.dtype.kind not in "biuf":
+        raise FFGBError(f"{path}: the array x holds {x.dtype} values where numbers belong; save it as numbers")
+    if x.ndim not in (2, 4) or 0 in x.shape[1:]:
+        raise FFGBError(
+            f"{path}: the array x has shape {x.shape}; give it shape (rows, columns), "
+            "or (rows, channels, height, width) for images"
+        )
+    if len(x) == 0:
+        raise FFGBError(f"{path} has no rows; give a file with rows in it")
+    if x.ndim == 4:
+        # Pixels as bytes become [−1, 1], as for CIFAR-10; other pixels are taken to be scaled already.
+        points = (x.astype(np.float32) / 255 - 0.5) / 0.5 if x.dtype == np.uint8 else _float32(x)
+        _refuse_missing(points.reshape(len(x), -1).sum(axis=1, dtype=np.float64), path, "the array x")
+        return points, ()
+    names = tuple(str(name) for name in arrays["columns"]) if "columns" in arrays else ()
+    names = names or tuple(f"x{j}" for j in range(x.shape[1]))
+    if len(set(names)) != x.shape[1]:
+        raise FFGBError(
+            f"{path}: the array columns names {len(set(names))} distinct columns where x has {x.shape[1]}; "
+            "give one name a column"
+        )
+    points = _float32(x)
+    for j in np.flatnonzero(~np.isfinite(points).all(axis=0))[:1]:
+        _refuse_missing(points[:, j], path, f"column {names[j]!r}")
+    return points, names
+
+
+def _float32(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+def _npz_target(arrays: dict[str, Array], path: Path, rows: int, task: str | None) -> Array:
+    if "y" not in arrays:
+        raise FFGBError(f"{path} has no array y; save it with numpy.savez(file, x=points, y=targets)")
+    y = arrays["y"]
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim not in (1, 2) or len(y) != rows or 0 in y.shape:
+        raise FFGBError(f"{path}: the array y has shape {y.shape} where x has {rows} rows; give one target a row")
+    if y.ndim == 1:
+        if y.dtype.kind not in "biufU":
+            raise FFGBError(f"{path}: the array y holds {y.dtype} values; save it as numbers or as text")
+        return _target(pd.Series(y, name="y"), path, task)
+    if task == CLASSIFICATION or y.dtype.kind not in "biuf":
+        raise FFGBError(f"{path}: the array y has shape {y.shape}; give one class a row")
+    numbers = y.astype(np.float64)
+    for column in numbers.T:
+        _refuse_missing(column, path, "the target 'y'")
+    return numbers
+
+
+# All files together
+
+
+def _in_order(site: _Site, columns: tuple[str, ...], whose: str, shape: tuple[int, ...]) -> _Site:
+    """The site with its columns in the agreed order."""
+    missing = [column for column in columns if column not in site.columns]
+    extra = [column for column in site.columns if column not in columns]
+    if missing or extra:
+        differences = [f"lacks {_list(missing)}"] * bool(missing) + [f"has also {_list(extra)}"] * bool(extra)
+        raise FFGBError(
+            f"the columns of {site.path} are not those of {whose}: it {' and '.join(differences)}; "
+            "give all sites the same columns"
+        )
+    if not columns and site.x.shape[1:] != shape:
+        raise FFGBError(
+            f"{site.path} has images of shape {site.x.shape[1:]} and {whose} of shape {shape}; "
+            "give all sites the same shape"
+        )
+    if columns == site.columns:
+        return site
+    return _Site(site.path, site.x[:, [site.columns.index(column) for column in columns]], columns, site.y)
+
+
+def _labels(
+    sites: Sequence[_Site], target: str | None, task: str | None, classes: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[Array], str]:
+    """Class names, each site's labels, and the task."""
+    what = f"the target {target or 'y'!r}"
+    targets = [site.y for site in sites]
+    first = sites[0]
+    for site in sites[1:]:
+        if is_text(site.y) != is_text(first.y):
+            text, number = (site, first) if is_text(site.y) else (first, site)
+            raise FFGBError(
+                f"{what} is text in {text.path} ({str(text.y[0])!r} in row 1) and a number in {number.path}; "
+                "write it the same way in all files"
+            )
+        if site.y.shape[1:] != first.y.shape[1:]:
+            raise FFGBError(f"{what} has another shape in {site.path} than in {first.path}; give all sites the same")
+    task = task or infer_task(targets)
+    if task == REGRESSION:
+        return (), targets, task
+    for site in sites:
+        fractions = np.zeros(1, bool) if is_text(site.y) else site.y != np.round(site.y)
+        if fractions.any():
+            row = int(np.argmax(fractions))
+            raise FFGBError(
+                f"{site.path}: {what} is to be a class and has the fraction {site.y[row]} in row {row + 1}; "
+                "number the classes, or say that the task is regression"
+            )
+    if classes is None:
+        names, labels = encode(targets)
+        if len(names) == 1:
+            raise FFGBError(
+                f"{what} is {names[0]!r} in every row of all files; a classifier needs at least two classes"
+            )
+        return names, labels, task
+    known = {name: i for i, name in enumerate(classes)}
+    for site in sites:
+        found = class_names(site.y)
+        strange = np.array([name not in known for name in found])
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise FFGBError(
+                f"{site.path}: {what} is {found[row]!r} in row {row + 1}, which is not one of the classes agreed on, "
+                f"{_list(list(classes))}; correct it or agree on the classes again"
+            )
+    return tuple(classes), [np.array([known[name] for name in class_names(y)], np.int64) for y in targets], task
+
+
+# Words
+
+
+def _hint(name: str, names: Sequence[str] | pd.Index[Any]) -> str:
+    close = difflib.get_close_matches(name.lower(), [str(other).lower() for other in names], n=1)
+    match = [str(other) for other in names if close and str(other).lower() == close[0]]
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def _list(names: Sequence[str] | pd.Index[Any]) -> str:
+    shown = ", ".join(repr(str(name)) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _count(names: Sequence[str], what: str) -> str:
+    return f"{len(names)} {what}{'s' * (len(names) != 1)}"
+
+
+def _value(value: object) -> str:
+    text = repr(str(value))
+    return text if len(text) <= 40 else f"{text[:36]}…'"

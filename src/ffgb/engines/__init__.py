@@ -1,0 +1,31 @@
+"""Engines move messages between the server and its clients; they know nothing of what the messages mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+
+class Engine(ABC):
+    """Sends one message to several clients and returns their answers.
+
+    The result of a run must not depend on the engine, on how many processes it uses, or on the order of answers.
+    """
+
+    @abstractmethod
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        """The answer of each of these clients to a message."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the engine holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,219 @@
+"""The engine of one machine: worker processes that host the clients.
+
+A client's data goes to its worker once; afterwards only the messages of a real deployment move.  Each worker uses one
+BLAS thread (on matrices this small, more threads in one process are slower than more processes), so a client's
+arithmetic, and with it every bit of the result, is the same for any number of workers and for none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ffgb.engines import Engine
+from ffgb.engines.host import Host
+from ffgb.errors import FFGBError
+from ffgb.functions import Array
+from ffgb.wire import Message, decode, encode
+
+log = logging.getLogger("ffgb")
+
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+TRIES = 3
+"""How often one exchange is tried before a worker that keeps dying ends the run."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one client holds.  `training` is False for a part of the test set."""
+
+    x: Array
+    y: Array
+    training: bool = True
+
+    def message(self, i: int) -> bytes:
+        return encode(Message("host", client=i, values={"training": self.training}, tensors={"x": self.x, "y": self.y}))
+
+
+@final
+class InProcess(Engine):
+    """All clients in this process: for small jobs, for debugging, and as the reference that workers are held to."""
+
+    def __init__(self, holdings: Sequence[Holding]) -> None:
+        self._host = Host()
+        for i, holding in enumerate(holdings):
+            list(self._host.answers(holding.message(i), [i]))
+
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        with threadpool_limits(limits=1):
+            return dict(self._host.answers(data, clients))
+
+    def close(self) -> None:
+        self._host = Host()
+
+
+@final
+@dataclass
+class _Worker:
+    """A worker process, the socket to it, and which of its clients it holds the data of by now."""
+
+    number: int
+    clients: list[int]
+    process: subprocess.Popen[bytes]
+    socket: Connection
+    hosted: set[int] = field(default_factory=set)
+
+
+@final
+class LocalEngine(Engine):
+    """Clients hosted by worker processes, every core busy.
+
+    A worker that dies is named, a new one takes its clients, and they are asked again; the server brings them up to
+    date when they say that they are behind.
+    """
+
+    def __init__(self, holdings: Sequence[Holding], workers: int, modules: Sequence[str] = ()) -> None:
+        self._holdings = list(holdings)
+        self._modules = list(modules)
+        self._home: dict[int, _Worker] = {}
+        self._workers: list[_Worker] = []
+        try:
+            for number, clients in enumerate(_balanced([len(h.y) for h in holdings], workers)):
+                self._start(number, clients)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes."""
+        return [w.process.pid for w in self._workers]
+
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        answers: dict[int, bytes] = {}
+        for _ in range(TRIES):
+            waiting = [i for i in clients if i not in answers]
+            if not waiting:
+                return answers
+            for worker in self._ask(data, waiting, answers):
+                self._replace(worker)
+        waiting = [i for i in clients if i not in answers]
+        if waiting:
+            raise FFGBError(
+                f"the worker of client {waiting[0]} died {TRIES} times in a row at the message {decode(data).kind!r}; "
+                "it may have run out of memory: try fewer workers or a smaller learner"
+            )
+        return answers
+
+    def _ask(self, data: bytes, clients: list[int], answers: dict[int, bytes]) -> list[_Worker]:
+        """Ask these clients, fill in their answers, return the workers that died on the way."""
+        open_questions: dict[int, list[int]] = {}
+        dead: list[_Worker] = []
+        for worker in self._workers:
+            mine = [i for i in worker.clients if i in set(clients)]
+            if not mine:
+                continue
+            try:
+                for i in mine:
+                    if i not in worker.hosted:
+                        _send(worker, [], self._holdings[i].message(i))
+                        worker.hosted.add(i)
+                _send(worker, mine, data)
+                open_questions[worker.number] = mine
+            except OSError:
+                dead.append(worker)
+        while open_questions:
+            sockets = {w.socket: w for w in self._workers if w.number in open_questions}
+            for ready in wait(list(sockets)):
+                worker = sockets[ready]  # type: ignore[index]
+                try:
+                    answer = worker.socket.recv_bytes()
+                except (EOFError, OSError):
+                    dead.append(worker)
+                    del open_questions[worker.number]
+                    continue
+                # answers come in the order of the questions
+                answers[open_questions[worker.number].pop(0)] = answer
+                if not open_questions[worker.number]:
+                    del open_questions[worker.number]
+        return dead
+
+    def _start(self, number: int, clients: list[int]) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ffgb.engines.worker", str(theirs.fileno()), *self._modules],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **ONE_THREAD},
+                stdin=subprocess.DEVNULL,
+            )
+        worker = _Worker(number, clients, process, Connection(ours.detach()))
+        self._workers = sorted([w for w in self._workers if w.number != number] + [worker], key=lambda w: w.number)
+        return worker
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.socket.close()
+        worker.process.kill()
+        code = worker.process.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        new = self._start(worker.number, worker.clients)
+        log.warning(
+            "worker %d (pid %d) died (%s); its %d clients go on in a new worker (pid %d) and repeat the round",
+            *(worker.number, worker.process.pid, how, len(worker.clients), new.process.pid),
+        )
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.socket.close()  # the worker ends when it sees this
+        for worker in self._workers:
+            try:
+                worker.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers = []
+
+
+def local_engine(holdings: Sequence[Holding], workers: int | None = None, modules: Sequence[str] = ()) -> Engine:
+    """The engine for this machine: as many workers as cores, or as many as asked for; 0 means in this process."""
+    count = os.cpu_count() or 1 if workers is None else workers
+    if count < 0:
+        raise FFGBError(f"the number of workers must not be negative, not {count}")
+    return LocalEngine(holdings, count, modules) if count else InProcess(holdings)
+
+
+def in_parts(x: Array, y: Array, rows: int = 2048) -> list[Holding]:
+    """A test set in parts of fixed size, so that workers share its evaluation and sums do not depend on how many."""
+    cuts = range(0, len(y), rows)
+    return [Holding(np.asarray(x[a : a + rows]), np.asarray(y[a : a + rows]), training=False) for a in cuts]
+
+
+def _send(worker: _Worker, clients: Iterable[int], data: bytes) -> None:
+    worker.socket.send_bytes(json.dumps(list(clients)).encode())
+    worker.socket.send_bytes(data)
+
+
+def _balanced(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Clients to workers, the largest first and always to the least loaded worker."""
+    heap = [(0, number) for number in range(max(1, min(workers, len(sizes))))]
+    parts: list[list[int]] = [[] for _ in heap]
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        load, number = heapq.heappop(heap)
+        parts[number].append(i)
+        heapq.heappush(heap, (load + sizes[i], number))
+    return [sorted(part) for part in parts]

@@ -1,0 +1,30 @@
+"""A worker process: hosts clients and answers what comes down its socket.  Started by `LocalEngine` alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from ffgb.engines.host import Host
+from ffgb.learners import allow
+
+
+def main(fd: int, modules: list[str]) -> None:
+    """Serve until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which finishes its round
+    for name in modules:
+        allow(name)
+    host, socket = Host(), Connection(fd)
+    try:
+        while True:
+            clients = json.loads(socket.recv_bytes())
+            for _, answer in host.answers(socket.recv_bytes(), clients):
+                socket.send_bytes(answer)  # as raw bytes: nothing is pickled
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the server is gone
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

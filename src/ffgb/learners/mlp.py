@@ -1,0 +1,303 @@
+"""Multilayer perceptrons in plain NumPy, fitted by Adam.
+
+The paper's learner on MNIST is 784-32-32-10 with leaky ReLU 0.01, fitted by Adam, 1000 steps at rate 0.005
+(appendix B).  Nets this small spend their time in the overhead of a framework rather than in arithmetic, so the
+gradient is written out here and every array of the loop is allocated before it; `benchmarks/oracle.py` says what
+that is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, final
+
+import numpy as np
+
+from ffgb.errors import FFGBError
+from ffgb.features import FeatureMap
+from ffgb.functions import Array, Family, Fit, Parameters
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+"""Adam's constants: Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015, and torch's defaults."""
+
+
+@final
+@dataclass(frozen=True)
+class MLP(Family):
+    """A fully connected net on features of the points: leaky ReLU after every layer but the last.
+
+    (The authors' code applies it to the output too; the paper does not say so, and nor do we: outputs are to fit
+    residuals of both signs.)
+
+    Weights are named, shaped and initialised as in torch's `nn.Linear`: layer l has "l.weight" (units, inputs) and
+    "l.bias" (units), uniform in ±1/√inputs.
+    """
+
+    closed: ClassVar[bool] = False
+
+    features: FeatureMap
+    outputs: int
+    hidden: tuple[int, ...] = (32, 32)
+    slope: float = 0.01
+    steps: int = 1000
+    learning_rate: float = 0.005
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.slope <= 1.0:
+            raise FFGBError(f"the slope of a leaky ReLU lies in [0, 1], not {self.slope}")
+        if min(self.outputs, self.batch, *self.hidden) < 1 or self.steps < 0:
+            raise FFGBError("an MLP needs at least one output, one unit in each layer and one point in a batch")
+
+    @property
+    def _layers(self) -> tuple[tuple[int, int], ...]:
+        """(units, inputs) of each layer."""
+        return tuple(
+            (units, inputs) for inputs, units in pairwise((self.features.dimension, *self.hidden, self.outputs))
+        )
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {
+            name: (shape, "float32")
+            for layer, (units, inputs) in enumerate(self._layers)
+            for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,)))
+        }
+
+    def prepare(self, x: Array) -> Array:
+        return self.features(x)
+
+    def members(self, stack: Parameters, z: Array) -> Array:
+        # Columns are points, so that the weights are used as they lie in memory.  The members share their input:
+        # their first layers, one under the other, are a single tall matrix.
+        first = stack["0.weight"]
+        m, units, inputs = first.shape
+        h = np.matmul(first.reshape(m * units, inputs), z.T).reshape(m, units, len(z))
+        h += stack["0.bias"][:, :, None]
+        for layer in range(1, len(self._layers)):
+            np.maximum(h, np.float32(self.slope) * h, out=h)
+            h = np.matmul(stack[f"{layer}.weight"], h)
+            h += stack[f"{layer}.bias"][:, :, None]
+        return np.ascontiguousarray(h.transpose(0, 2, 1))
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """A random member, as `nn.Linear` starts."""
+        parameters = {}
+        for layer, (units, inputs) in enumerate(self._layers):
+            bound = np.float32(1.0 / math.sqrt(inputs))
+            for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,))):
+                parameters[name] = (2.0 * rng.random(shape, dtype=np.float32) - 1.0) * bound
+        return parameters
+
+    def least_squares(self, z: Array) -> Fit:
+        """Adam on the mean over a batch of ‖h(x) − φ(x)‖², from a random start.
+
+        In torch: `((h - phi) ** 2).sum(1).mean()`.  Batches are cut from shuffled epochs laid end to end, so all have
+        one size and no point is seen more than once more often than another; up to `batch` points are one full batch.
+        The result is a function of z, φ and the generator's state alone.
+        """
+        n, size = len(z), min(len(z), self.batch)
+        # An input that is 0 at all these points has gradient 0, and Adam leaves its weights where they started, so
+        # it takes no part.  On MNIST that is a fifth of the pixels of a client with 1,071 images.
+        active = np.flatnonzero(z.any(axis=0))
+        table = _with_ones(z[:, active] if len(active) < z.shape[1] else z)
+
+        def fit(phi: Array, rng: np.random.Generator) -> Parameters:
+            member = self.initial(rng)
+            # Whatever diverges is returned as it is: oracles check what they get.
+            with np.errstate(all="ignore"):
+                target = _aligned((self.outputs, n))
+                target[:] = phi.T
+                whole = size == n
+                x, y = (table, target) if whole else (_aligned((size, table.shape[1])), _aligned((self.outputs, size)))
+                net = _Net(self.hidden, self.slope, x, y)
+                net.load(member, active)
+                adam = _Adam(net.parameters, net.gradient, self.learning_rate, 2.0 / size)
+                rows = batches(n, size, rng)
+                for _ in range(self.steps):
+                    if not whole:
+                        # mode="clip" because it is the mode that writes straight into out, three times as fast.
+                        table.take(batch := next(rows), axis=0, out=x, mode="clip")
+                        target.take(batch, axis=1, out=y, mode="clip")
+                    net.differentiate()
+                    adam.step()
+                net.store(member, active)
+            return member
+
+        return fit
+
+
+def batches(n: int, size: int, rng: np.random.Generator) -> Iterator[Array]:
+    """Rows of one batch after another, without end: shuffled epochs laid end to end, cut into pieces of size ≤ n."""
+    rows = rng.permutation(n)
+    while True:
+        if len(rows) < size:
+            rows = np.concatenate((rows, rng.permutation(n)))
+        yield rows[:size]
+        rows = rows[size:]
+
+
+def _aligned(shape: tuple[int, ...], fill: float = 0.0) -> Array:
+    """An array that begins a cache line.  NumPy promises 16 bytes; products of matrices run twice as fast from 64."""
+    size = math.prod(shape)
+    memory = np.full(size + 16, fill, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    return memory[start : start + size].reshape(shape)
+
+
+def _with_ones(z: Array) -> Array:
+    """[z, 1, 0 …]: the column of ones makes the bias a weight, and the zeros make each row begin a cache line."""
+    n, inputs = z.shape
+    table = _aligned((n, -(-(inputs + 1) // 16) * 16))
+    table[:, :inputs] = z
+    table[:, inputs] = 1.0
+    return table
+
+
+@final
+class _Net:
+    """Parameters, their gradient, and the arrays of a forward and a backward pass on one batch.
+
+    x (n, inputs + 1 …) and y (outputs, n) are overwritten from outside when the next batch comes.  Inside, points are
+    columns.  Each layer's weights and bias are one matrix (units, inputs + 1), and its input has a last row of ones.
+    These matrices are views of one flat vector, and so are their gradients, so that Adam sees two vectors.
+    """
+
+    def __init__(self, hidden: tuple[int, ...], slope: float, x: Array, y: Array) -> None:
+        points, width = x.shape
+        shapes = list(zip((*hidden, len(y)), (width, *(units + 1 for units in hidden)), strict=True))
+        size = sum(units * inputs for units, inputs in shapes)
+        self.parameters, self.gradient = _aligned((size,)), _aligned((size,))
+        self.weights, gradients = _cut(self.parameters, shapes), _cut(self.gradient, shapes)
+
+        # The values before and after the leaky ReLU, and its derivative: one array each, so that one call serves all
+        # layers.  Under each layer lies a row of ones, which ends the next layer's input.
+        heights = [units + 1 for units in hidden]
+        self._before, self._after, self._derivative, self._slopes = (
+            _aligned((sum(heights), points), fill) for fill in (1.0, 1.0, 1.0, slope)
+        )
+        rows = [(height, points) for height in heights]
+        inputs = _cut(self._after.reshape(-1), rows)
+        slopes = [d[:-1] for d in _cut(self._derivative.reshape(-1), rows)]
+        sums = [*(b[:-1] for b in _cut(self._before.reshape(-1), rows)), _aligned((len(y), points))]
+        # The error of the output is written over the output itself.
+        deltas = [*(_aligned(s.shape) for s in sums[:-1]), sums[-1]]
+
+        self._slope, self._output, self._target = np.float32(slope), sums[-1], y
+        self._first = _by_points(self.weights[0], x, sums[0])
+        self._up = list(zip(sums, (i[:-1] for i in inputs), self.weights[1:], inputs, sums[1:], strict=False))
+        self._down = [
+            (deltas[k + 1], inputs[k].T, gradients[k + 1], self.weights[k + 1][:, :-1].T, deltas[k], slopes[k])
+            for k in reversed(range(len(hidden)))
+        ]
+        self._last = _by_units(deltas[0], x, gradients[0])
+
+    def differentiate(self) -> None:
+        """The gradient of ½ Σ ‖h(x) − y‖² over the batch."""
+        for w, x, s in self._first:
+            np.matmul(w, x, out=s)
+        for s, a, w, x, above in self._up:
+            np.multiply(s, self._slope, out=a)
+            np.maximum(s, a, out=a)
+            np.dot(w, x, out=above)
+        np.subtract(self._output, self._target, out=self._output)
+        # The derivative is the ratio, 1 or the slope; fmax turns 0/0 into the slope.  No other way of choosing between
+        # two numbers (sign, where, copyto) is as fast in NumPy.
+        np.divide(self._after, self._before, out=self._derivative)
+        np.fmax(self._derivative, self._slopes, out=self._derivative)
+        for d, x, g, w, below, slope in self._down:
+            np.dot(d, x, out=g)
+            np.dot(w, d, out=below)
+            np.multiply(below, slope, out=below)
+        for d, x, g in self._last:
+            np.matmul(d, x, out=g)
+
+    def load(self, member: Parameters, active: Array) -> None:
+        """Start from this member, of whose inputs only the active ones are present."""
+        for layer, w in enumerate(self.weights):
+            weight = member[f"{layer}.weight"]
+            used = weight[:, active] if layer == 0 else weight
+            w[:, : used.shape[1]] = used
+            w[:, used.shape[1]] = member[f"{layer}.bias"]
+
+    def store(self, member: Parameters, active: Array) -> None:
+        """Write the parameters into this member; weights of inputs that are not active stay."""
+        for layer, w in enumerate(self.weights):
+            weight = member[f"{layer}.weight"]
+            columns = active if layer == 0 else np.arange(weight.shape[1])
+            weight[:, columns] = w[:, : len(columns)]
+            member[f"{layer}.bias"][:] = w[:, len(columns)]
+
+
+def _cut(flat: Array, shapes: Sequence[tuple[int, int]]) -> list[Array]:
+    """Consecutive pieces of a vector, as matrices."""
+    ends = np.cumsum([rows * columns for rows, columns in shapes], dtype=int)
+    return [flat[end - r * c : end].reshape(r, c) for end, (r, c) in zip(ends, shapes, strict=True)]
+
+
+# OpenBLAS has kernels for small matrices that read their operands in place, where the usual ones copy them first: on
+# AVX-512 they are half as fast again.  They serve products of up to 10⁶ multiplications, and of the kind w·xᵀ up to
+# 1200 results.  The two products with the inputs are too big, so they are handed over in pieces.  (Elsewhere that
+# changes little.)
+SMALL_PRODUCT, SMALL_RESULT = 10**6, 1200
+
+
+def _by_points(w: Array, x: Array, s: Array) -> list[tuple[Array, Array, Array]]:
+    """The products that make s = w xᵀ, a few points at a time."""
+    (units, inputs), points = w.shape, len(x)
+    few = min(SMALL_RESULT // units, SMALL_PRODUCT // (units * inputs)) // 8 * 8
+    if not 0 < few < points:
+        return [(w, x.T, s)]
+    groups = points // few
+    end = groups * few
+    x_groups = x[:end].reshape(groups, few, inputs).transpose(0, 2, 1)
+    s_groups = s[:, :end].reshape(units, groups, few).transpose(1, 0, 2)
+    return [(w, x_groups, s_groups)] + [(w, x[end:].T, s[:, end:])] * (end < points)
+
+
+def _by_units(d: Array, x: Array, g: Array) -> list[tuple[Array, Array, Array]]:
+    """The products that make g = d x, a few units at a time."""
+    (units, points), inputs = d.shape, x.shape[1]
+    few = SMALL_PRODUCT // (points * inputs) // 4 * 4
+    if not 0 < few < units:
+        return [(d, x, g)]
+    groups = units // few
+    end = groups * few
+    d_groups, g_groups = d[:end].reshape(groups, few, points), g[:end].reshape(groups, few, inputs)
+    return [(d_groups, x, g_groups)] + [(d[end:], x, g[end:])] * (end < units)
+
+
+@final
+class _Adam:
+    """Adam on a vector of parameters, in ten passes over it.
+
+    The moments are kept without their factors 1 − β, and the gradient comes without its scale; these, and the
+    correction of the first steps, are moved into two numbers: the rate and ε of the step.
+    """
+
+    def __init__(self, parameters: Array, gradient: Array, learning_rate: float, scale: float) -> None:
+        self.parameters, self.gradient = parameters, gradient
+        self.learning_rate, self.scale = learning_rate, scale
+        self.time = 0
+        self.first, self.second = _aligned(parameters.shape), _aligned(parameters.shape)
+
+    def step(self) -> None:
+        """One step; the gradient is used as scratch."""
+        self.time += 1
+        unit = math.sqrt((1.0 - BETA2) / (1.0 - BETA2**self.time))
+        rate = self.learning_rate * (1.0 - BETA1) / (1.0 - BETA1**self.time) / unit
+        epsilon = EPSILON / (self.scale * unit)
+        first, second, g = self.first, self.second, self.gradient
+        np.multiply(first, np.float32(BETA1), out=first)
+        np.add(first, g, out=first)
+        np.multiply(g, g, out=g)
+        np.multiply(second, np.float32(BETA2), out=second)
+        np.add(second, g, out=second)
+        np.sqrt(second, out=g)
+        np.add(g, np.float32(epsilon), out=g)
+        np.divide(first, g, out=g)
+        np.multiply(g, np.float32(rate), out=g)
+        np.subtract(self.parameters, g, out=self.parameters)

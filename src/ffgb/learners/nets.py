@@ -1,0 +1,246 @@
+"""Weak learners from torch modules: the paper's convolutional net, and nets of your own.
+
+This is the only file that uses torch, and it imports torch when a net is first built, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
+
+import numpy as np
+
+from ffgb.errors import FFGBError, missing_extra
+from ffgb.functions import Array, Family, Fit, Parameters
+from ffgb.learners.mlp import batches
+
+if TYPE_CHECKING:
+    import torch
+
+Factory: TypeAlias = "Callable[[tuple[int, ...], int], torch.nn.Module]"
+"""(shape of a point, outputs) to a module that maps (n, *shape) to (n, outputs)."""
+
+POINTS_IN_A_PASS = 128
+"""Points evaluated at a time: what the layers of a small net pass on then stays in the cache."""
+
+_registered: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Let families name this module: after it, `Net(..., module=name)` works in this process.
+
+    Families arrive in recipes, from files and from the network.  A recipe that could name any callable of any
+    package would let its sender run code here, so a name means nothing until the local user has said what it means.
+    """
+    if name == "cnn" or _registered.setdefault(name, factory) is not factory:
+        raise FFGBError(f"a module named {name!r} exists already; choose another name")
+
+
+@final
+@dataclass(frozen=True)
+class Net(Family):
+    """A torch module on points of one shape, fitted by Adam.
+
+    "cnn" is the net of the PyTorch tutorial on CIFAR-10 with hidden sizes 32, 32, as in the paper's appendix B; it
+    takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known by `register`.
+    Their parameters travel by the names torch gives them, as float32.  Modules with buffers (the running means of a
+    BatchNorm) are refused: buffers are no parameters, and what should a sum of functions do with them.
+
+    A module may have a method `arrange` of NumPy arrays; then it is fed arrange(x), computed once, in place of x.
+    """
+
+    closed: ClassVar[bool] = False
+
+    shape: tuple[int, ...]
+    outputs: int
+    module: str = "cnn"
+    steps: int = 1000
+    learning_rate: float = 0.005
+    batch: int = 128
+
+    @cached_property
+    def _spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        with _sealed(0):
+            return {name: (tuple(p.shape), "float32") for name, p in self._build().named_parameters()}
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return self._spec
+
+    def prepare(self, x: Array) -> Array:
+        return np.ascontiguousarray(x, np.float32).reshape(len(x), *self.shape)
+
+    def members(self, stack: Parameters, z: Array) -> Array:
+        with _sealed(0):
+            import torch
+
+            module = self._build().eval()
+            points = _arranged(module, z)
+            values = np.empty((len(next(iter(stack.values()))), len(z), self.outputs), np.float32)
+            with torch.inference_mode():
+                # Copies of everything: torch aligns its own memory, and rounding may depend on alignment.
+                nets = [{name: torch.tensor(p[k]) for name, p in stack.items()} for k in range(len(values))]
+                for start in range(0, len(z), POINTS_IN_A_PASS):
+                    rows = slice(start, start + POINTS_IN_A_PASS)
+                    x = torch.tensor(points[rows])
+                    for k, net in enumerate(nets):
+                        values[k, rows] = torch.func.functional_call(module, net, (x,)).numpy()
+            return values
+
+    def least_squares(self, z: Array) -> Fit:
+        """Adam on the mean over a batch of ‖h(x) − φ(x)‖², as `MLP.least_squares` does it."""
+        n, size = len(z), min(len(z), self.batch)
+
+        def fit(phi: Array, rng: np.random.Generator) -> Parameters:
+            with _sealed(int(rng.integers(2**63))):
+                import torch
+
+                module = self._build().train()
+                points, target = torch.from_numpy(_arranged(module, z)), torch.tensor(phi, dtype=torch.float32)
+                x, y = torch.empty((size, *points.shape[1:])), torch.empty((size, self.outputs))
+                flat = _flattened(module)
+                adam = torch.optim.Adam([flat], lr=self.learning_rate, fused=True)
+                rows = batches(n, size, rng)
+                for step in range(self.steps):
+                    if size < n or step == 0:
+                        # index_select into a buffer takes a third of the time of points[batch].
+                        batch = torch.from_numpy(next(rows) if size < n else np.arange(n))
+                        torch.index_select(points, 0, batch, out=x)
+                        torch.index_select(target, 0, batch, out=y)
+                    assert flat.grad is not None
+                    flat.grad.zero_()
+                    h = module(x)
+                    # By h, the gradient of ((h - y) ** 2).sum(1).mean().
+                    h.backward((h.detach() - y).mul_(2.0 / size))
+                    adam.step()
+                return {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
+
+        return fit
+
+    def _build(self) -> torch.nn.Module:
+        """A freshly initialised module, in float32."""
+        if self.module != "cnn" and self.module not in _registered:
+            raise FFGBError(
+                f"no module named {self.module!r} is known here; if you trust it, make it known with "
+                f"ffgb.learners.nets.register({self.module!r}, ...)"
+            )
+        factory = _cnn() if self.module == "cnn" else _registered[self.module]
+        module = factory(self.shape, self.outputs).float()
+        if next(module.buffers(), None) is not None:
+            raise FFGBError(
+                f"the module {self.module!r} has buffers, as BatchNorm does; weak learners have only parameters"
+            )
+        return module
+
+
+@contextmanager
+def _sealed(seed: int) -> Iterator[None]:
+    """One thread, and randomness from this seed; both are put back, so that nobody else's torch notices.
+
+    With one thread the order of summation, and so the result, is the same in every process.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_extra("torch", "neural", "the cnn learner") from error
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _arranged(module: torch.nn.Module, z: Array) -> Array:
+    """The points as the module wants them; torch warns of arrays that it could not write to."""
+    arrange: Callable[[Array], Array] | None = getattr(module, "arrange", None)
+    return np.require(z if arrange is None else arrange(z), requirements=["C", "W"])
+
+
+def _flattened(module: torch.nn.Module) -> torch.Tensor:
+    """The module's parameters moved into one vector, and their gradients into its gradient: one tensor for Adam."""
+    import torch
+
+    parameters = list(module.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    flat.grad = torch.zeros_like(flat)
+    sizes = [p.numel() for p in parameters]
+    for p, values, gradient in zip(parameters, torch.split(flat, sizes), torch.split(flat.grad, sizes), strict=True):
+        p.data, p.grad = values.view_as(p), gradient.view_as(p)
+    return flat
+
+
+@cache
+def _cnn() -> Factory:
+    """The class of the built-in net, made when torch is there.
+
+    The net is convolution 5×5 to 6 channels, pooling, convolution 5×5 to 16, pooling, 32, 32, outputs.  Written down
+    like that, it runs at a fifth of the speed of the machine: 3 and 6 channels fill no vector register, and pooling
+    goes through memory pixel by pixel.  Two rearrangements, which change nothing but the order of summation, help.
+
+    * Pooling takes the maximum of a convolution at 2×2 neighbouring places.  The same numbers are the channels of one
+      convolution of stride 2 whose kernels are the given one, shifted to each place in a frame of zeros; the maximum
+      is then one over channels.  (ReLU is monotone and can wait until after it.)
+    * A convolution of stride s is one of stride 1 on the image with each s×s block of pixels laid into the channels.
+
+    The first layer computes 2×2 pooled pixels at a time (frames of 8×8, stride 4), which is just the arrangement that
+    the second (frames of 6×6, stride 2) wants to have.
+    """
+    import torch
+    from torch import Tensor, nn
+
+    def blocks(x: Array, s: int) -> Array:
+        """(n, channels, height, width) to (n, height / s, width / s, s · s · channels)."""
+        n, c, h, w = x.shape
+        return x.reshape(n, c, h // s, s, w // s, s).transpose(0, 2, 4, 3, 5, 1).reshape(n, h // s, w // s, s * s * c)
+
+    def shifted(weight: Tensor, s: int) -> Tensor:
+        """Where each entry of the shifted kernels is in the given ones, counted from 1; 0 where they are zero."""
+        places = np.arange(1, weight.numel() + 1).reshape(weight.shape)
+        # The 2×2 places of one maximum come first and the pixels of a block second, so that the maximum is over runs.
+        shifts = [(i + di, j + dj) for di in (0, 1) for dj in (0, 1) for i in range(0, s, 2) for j in range(0, s, 2)]
+        frames = [np.pad(places, ((0, 0), (0, 0), (i, s - 1 - i), (j, s - 1 - j))) for i, j in shifts]
+        return torch.from_numpy(blocks(np.concatenate(frames), s))
+
+    def pooled(x: Tensor, layer: nn.Conv2d, places: Tensor) -> Tensor:
+        """ReLU of the pooled convolution of x, all with channels last."""
+        weight = torch.cat((layer.weight.new_zeros(1), layer.weight.reshape(-1)))
+        kernels = weight.index_select(0, places.view(-1)).view_as(places).permute(0, 3, 1, 2)
+        assert layer.bias is not None
+        y = nn.functional.conv2d(x.permute(0, 3, 1, 2), kernels, layer.bias.repeat(len(kernels) // len(layer.bias)))
+        n, c, h, w = y.shape
+        # A maximum over four runs of channels, put as pooling because that has the fastest kernel.
+        y = y.permute(0, 2, 3, 1).reshape(n, h * w, 4, c // 4).permute(0, 3, 1, 2)
+        return nn.functional.max_pool2d(y, (1, 4)).permute(0, 2, 3, 1).reshape(n, h, w, c // 4).relu_()
+
+    @final
+    class CNN(nn.Module):
+        def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+            super().__init__()
+            if len(shape) != 3 or min(shape[1:]) < 16:
+                raise FFGBError(
+                    f"the cnn learner takes images (channels, height, width) from 16×16 pixels, not {shape}"
+                )
+            channels, *size = shape
+            # What remains after two times a margin of 4 and halving; and the pixels that this depends on.
+            self.height, self.width = (((side - 4) // 2 - 4) // 2 for side in size)
+            self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+            self.fc1 = nn.Linear(16 * self.height * self.width, 32)
+            self.fc2, self.fc3 = nn.Linear(32, 32), nn.Linear(32, outputs)
+            self.places1, self.places2 = shifted(self.conv1.weight, 4), shifted(self.conv2.weight, 2)
+
+        def arrange(self, x: Array) -> Array:
+            return blocks(x[:, :, : 4 * self.height + 12, : 4 * self.width + 12], 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = pooled(pooled(x, self.conv1, self.places1), self.conv2, self.places2)
+            x = x.permute(0, 3, 1, 2).flatten(1)
+            y: Tensor = self.fc3(nn.functional.relu(self.fc2(nn.functional.relu(self.fc1(x)))))
+            return y
+
+    return CNN

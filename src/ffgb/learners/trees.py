@@ -1,0 +1,95 @@
+"""Regression trees: scikit-learn's multi-output CART, stored so that every tree of a family has the same shape.
+
+A tree of depth d becomes a perfect binary tree: node j has children 2j+1 and 2j+2, and goes left when
+x[feature_j] ≤ threshold_j.  A branch that ends early sends every point left.  The fixed shape is what makes trees
+stack, and lets a receiver check a message before it trusts it; a weak learner is shallow, so the padding is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from ffgb.errors import FFGBError
+from ffgb.features import FeatureMap
+from ffgb.functions import Array, Family, Fit, Parameters
+
+MAX_DEPTH = 12
+
+
+@final
+@dataclass(frozen=True)
+class Tree(Family):
+    """Multi-output regression trees of a fixed depth."""
+
+    closed: ClassVar[bool] = False
+    features: FeatureMap
+    outputs: int
+    depth: int = 4
+    min_leaf: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= MAX_DEPTH:
+            raise FFGBError(f"a weak learner's tree has depth 1 … {MAX_DEPTH}, not {self.depth}")
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        leaves = 2**self.depth
+        return {
+            "feature": ((leaves - 1,), "int32"),
+            "threshold": ((leaves - 1,), "float32"),
+            # float64, as CART computes them: then boosting equals scikit-learn's to the last bit.  In float32 the
+            # rounding would decide ties between splits that divide the training points alike, and others not.
+            "value": ((leaves, self.outputs), "float64"),
+        }
+
+    def prepare(self, x: Array) -> Array:
+        return self.features(x)
+
+    def members(self, stack: Parameters, z: Array) -> Array:
+        m, rows = len(stack["feature"]), np.arange(len(z))
+        out = np.empty((m, len(z), self.outputs))
+        for tree in range(m):
+            feature, threshold = stack["feature"][tree], stack["threshold"][tree]
+            node = np.zeros(len(z), np.intp)
+            for _ in range(self.depth):
+                # not (x <= t), rather than x > t: NaN goes right, as in scikit-learn's own comparison
+                node = 2 * node + 1 + ~(z[rows, feature[node]] <= threshold[node])
+            out[tree] = stack["value"][tree][node - len(feature)]
+        return out
+
+    def least_squares(self, z: Array) -> Fit:
+        from sklearn.tree import DecisionTreeRegressor  # here, because it takes a second to import
+
+        def fit(phi: Array, rng: np.random.Generator) -> Parameters:
+            cart = DecisionTreeRegressor(
+                max_depth=self.depth, min_samples_leaf=self.min_leaf, random_state=int(rng.integers(2**31))
+            )
+            return self._perfect(cart.fit(z, phi).tree_)
+
+        return fit
+
+    def _perfect(self, tree: object) -> Parameters:
+        """scikit-learn's arrays of nodes as a perfect tree."""
+        left: Array = tree.children_left  # type: ignore[attr-defined]
+        right: Array = tree.children_right  # type: ignore[attr-defined]
+        inner = 2**self.depth - 1
+        feature, threshold = np.zeros(inner, np.int32), np.full(inner, np.inf, np.float32)
+        at = np.zeros(1, np.intp)  # which of scikit-learn's nodes stands at each place of this level
+        for level in range(self.depth):
+            split = left[at] >= 0
+            places = np.arange(2**level - 1, 2 ** (level + 1) - 1)[split]
+            feature[places] = tree.feature[at[split]]  # type: ignore[attr-defined]
+            threshold[places] = _round_down(tree.threshold[at[split]])  # type: ignore[attr-defined]
+            at = np.stack([np.where(split, left[at], at), np.where(split, right[at], at)], axis=1).ravel()
+        value = tree.value[at, :, 0]  # type: ignore[attr-defined]
+        return {"feature": feature, "threshold": threshold, "value": value}
+
+
+def _round_down(threshold: Array) -> Array:
+    """The largest float32 not above: then x ≤ t has the same answer for every float32 x as with the float64 t."""
+    nearest = threshold.astype(np.float32)
+    return np.where(nearest > threshold, np.nextafter(nearest, np.float32(-np.inf)), nearest)

@@ -1,0 +1,102 @@
+"""A trained model: the function, and what is needed to say its values in the user's own terms.
+
+`model.safetensors` holds it whole: arrays, and a recipe for its family and features.  It loads without any training
+data, without pickle, and predicts in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from ffgb.errors import FFGBError
+from ffgb.federation import Job, light
+from ffgb.functions import Array, Family, Function, from_tensors
+from ffgb.recipes import build, describe
+from ffgb.wire import Message, decode, encode
+
+ROWS_AT_ONCE = 8192
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """f, and the names of its classes and columns."""
+
+    job: Job
+    f: Function
+    shape: tuple[int, ...]
+    """Of one point: what `predict` takes rows of."""
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        return self.job.family
+
+    def decision(self, x: Array) -> Array:
+        """f(x), (n, c): scores of the classes, or scaled targets."""
+        if x.shape[1:] != self.shape:
+            raise FFGBError(f"the points have shape {x.shape[1:]}, but the model was trained on points of {self.shape}")
+        parts = [self.f(x[a : a + ROWS_AT_ONCE]) for a in range(0, len(x), ROWS_AT_ONCE)]
+        return np.concatenate(parts) if parts else np.empty((0, self.job.loss.outputs))
+
+    def predict_proba(self, x: Array) -> Array:
+        """Class probabilities (n, classes)."""
+        return self.job.loss.probability(self.decision(x))
+
+    def predict(self, x: Array) -> Array:
+        """Class names, or values in the target's own units."""
+        if self.job.loss.classification:
+            names: Array = np.asarray(self.classes)[self.predict_proba(x).argmax(axis=1)]
+            return names
+        f = self.decision(x)
+        values = self.job.target.decode(f) if self.job.target is not None else f
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def score(self, x: Array, y: Array) -> dict[str, float]:
+        """Loss and accuracy (y as class indices), or loss and root mean square error in the target's own units."""
+        f = self.decision(x)
+        if self.job.loss.classification:
+            right = self.job.loss.probability(f).argmax(axis=1) == y
+            return {"loss": float(self.job.loss.value(f, y).mean()), "accuracy": float(right.mean())}
+        target = self.job.target
+        scaled = y if target is None else target.encode(y)
+        values = f if target is None else target.decode(f)
+        error = values - y.reshape(values.shape)
+        return {
+            "loss": float(self.job.loss.value(f, scaled).mean()),
+            "rmse": float(np.sqrt(np.square(error).sum(axis=1).mean())),
+        }
+
+    def to_bytes(self) -> bytes:
+        recipe, arrays = describe(self.job)
+        values = {
+            "recipe": recipe,
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "columns": list(self.columns),
+        }
+        return encode(Message("model", values=values, tensors={**light(self.f), **arrays}))
+
+    @staticmethod
+    def load(path: str | Path) -> Model:
+        """The model in a file, or in a run directory."""
+        file = Path(path)
+        file = file / "model.safetensors" if file.is_dir() else file
+        if not file.exists():
+            raise FFGBError(f"there is no model at {file}; a run writes it when its last round is over")
+        message = decode(file.read_bytes())
+        if message.kind != "model":
+            raise FFGBError(f"{file} is not a model that ffgb wrote")
+        job = build(message.values["recipe"], message.tensors)
+        return Model(
+            job,
+            from_tensors(job.family, message.tensors),
+            tuple(message.values["shape"]),
+            tuple(message.values["classes"]),
+            tuple(message.values["columns"]),
+        )

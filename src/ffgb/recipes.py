@@ -1,0 +1,82 @@
+"""Objects as data: a frozen dataclass to JSON and named arrays, and back.
+
+A run's configuration, a model file and a set-up message all have to say *which* loss, family, feature map, schedule
+and algorithm they mean.  A recipe names the class and its fields; only the classes listed here can be built from one,
+so reading a recipe never runs code that came with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ffgb.algorithms.ffgb import FFGB
+from ffgb.errors import FFGBError
+from ffgb.features import Flatten, RandomFourier, Standardize
+from ffgb.federation import Job, Target
+from ffgb.functions import Array
+from ffgb.learners.linear import Linear
+from ffgb.learners.mlp import MLP
+from ffgb.learners.nets import Net
+from ffgb.learners.trees import Tree
+from ffgb.losses import CrossEntropy, Huber, Logistic, Square
+from ffgb.schedules import Constant, Power, Theorem
+
+KINDS: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(FFGB, Job, Target),
+        *(CrossEntropy, Logistic, Square, Huber),
+        *(Theorem, Power, Constant),
+        *(Flatten, Standardize, RandomFourier),
+        *(Linear, MLP, Net, Tree),
+    )
+}  # fmt: skip
+
+JSON: TypeAlias = Any
+
+
+def describe(thing: Any) -> tuple[JSON, dict[str, Array]]:
+    """A recipe: JSON that names classes and fields, and the arrays it refers to."""
+    arrays: dict[str, Array] = {}
+
+    def walk(value: Any, path: str) -> JSON:
+        if isinstance(value, np.ndarray):
+            arrays[path] = value
+            return {"array": path}
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: walk(getattr(value, f.name), f"{path}.{f.name}") for f in dataclasses.fields(value)}
+            return {"kind": type(value).__name__, **fields}
+        if isinstance(value, tuple):
+            return [walk(v, f"{path}.{i}") for i, v in enumerate(value)]
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"number": str(value)}
+        return value
+
+    return walk(thing, "recipe"), arrays
+
+
+def build(recipe: JSON, arrays: Mapping[str, Array]) -> Any:
+    """The object that `describe` described.  Anything that is not such a recipe is refused."""
+    if isinstance(recipe, list):
+        return tuple(build(v, arrays) for v in recipe)
+    if not isinstance(recipe, dict):
+        return recipe
+    if "array" in recipe:
+        if recipe["array"] not in arrays:
+            raise FFGBError(f"a recipe refers to the array {recipe['array']!r}, which is not there")
+        return arrays[recipe["array"]]
+    if "number" in recipe:
+        return float(recipe["number"])
+    kind = KINDS.get(recipe.get("kind", ""))
+    if kind is None:
+        raise FFGBError(f"a recipe names {recipe.get('kind')!r}, which this version of ffgb does not know")
+    known = {f.name for f in dataclasses.fields(kind)}
+    given = {name: build(v, arrays) for name, v in recipe.items() if name != "kind"}
+    if given.keys() != known:
+        raise FFGBError(f"a recipe of {kind.__name__} has the fields {sorted(given)}, expected {sorted(known)}")
+    return kind(**given)

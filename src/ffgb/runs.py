@@ -1,0 +1,142 @@
+"""The run directory: configuration, metrics, checkpoint, model and summary.
+
+Every file is written under a temporary name and renamed.  `checkpoint/state.json` is written last in a round and says
+which of the other files count, so a kill at any moment leaves a directory that goes on from the last whole round, to
+the same bits as an unbroken run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.errors import FFGBError
+from ffgb.federation import Job, Update
+from ffgb.functions import Function, from_tensors
+from ffgb.recipes import build
+from ffgb.server import Costs, State, setup_message
+from ffgb.wire import Message, decode, encode
+
+
+@final
+class Run:
+    """One run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint"
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any]) -> Run:
+        """A new directory with its configuration."""
+        Run.must_be_free(path)
+        run = Run(path)
+        run.checkpoint.mkdir(parents=True, exist_ok=True)
+        run.write_json("config.json", config)
+        return run
+
+    @staticmethod
+    def must_be_free(path: Path) -> None:
+        if (path / "config.json").exists():
+            raise FFGBError(f"{path} already holds a run; continue it with --resume, or choose another --out")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FFGBError(f"{path} exists and is not an empty directory; choose another --out")
+
+    @staticmethod
+    def open(path: Path) -> Run:
+        """An existing directory."""
+        if not (path / "config.json").exists():
+            raise FFGBError(f"{path} holds no run: there is no config.json in it")
+        return Run(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._read_json("config.json")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self._read_json("summary.json")
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        self._write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_model(self, data: bytes) -> None:
+        self._write(self.path / "model.safetensors", data)
+
+    def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
+        """Everything a resumed run needs.  A round adds one file; nothing that is already there is written again."""
+        if not (self.checkpoint / "job.safetensors").exists():
+            self._write(self.checkpoint / "job.safetensors", encode(setup_message(state.job)))
+        if state.job.family.closed:
+            self._write_function(f"f-{state.t:06d}.safetensors", state.t, 0.0, state.f)
+        elif state.updates:
+            last = state.updates[-1]
+            self._write_function(f"round-{last.version:06d}.safetensors", last.version, last.decay, last.increment)
+        self._write(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in metrics).encode())
+        content = {
+            "t": state.t,
+            "costs": dataclasses.asdict(state.costs),
+            "delivered": list(state.delivered),
+            "seconds": seconds,
+        }
+        self._write(self.checkpoint / "state.json", json.dumps(content).encode())
+        for old in self.checkpoint.glob("f-*.safetensors"):
+            if old.name != f"f-{state.t:06d}.safetensors":
+                old.unlink()
+
+    def load(self) -> tuple[State, list[dict[str, Any]], float] | None:
+        """The last whole round, the metrics so far and the seconds spent; None if no round was finished."""
+        if not (self.checkpoint / "state.json").exists():
+            return None
+        try:
+            content = self._read_json("checkpoint/state.json")
+            setup = decode((self.checkpoint / "job.safetensors").read_bytes())
+            job: Job = build(setup.values["recipe"], setup.tensors)
+            t = int(content["t"])
+            f, updates = self._read_functions(job, t)
+            costs = Costs(**content["costs"])
+            metrics = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()[:t]]
+            state = State(job, t, f, updates, tuple(content["delivered"]), costs)
+            return state, metrics, float(content["seconds"])
+        except (OSError, KeyError, TypeError, ValueError, FFGBError) as error:
+            raise FFGBError(
+                f"the checkpoint in {self.checkpoint} is damaged ({error}); start again with another --out"
+            ) from error
+
+    def _read_functions(self, job: Job, t: int) -> tuple[Function, tuple[Update, ...]]:
+        if job.family.closed:
+            message = decode((self.checkpoint / f"f-{t:06d}.safetensors").read_bytes())
+            return from_tensors(job.family, message.tensors), ()
+        f, updates = job.family.zero(), []
+        for version in range(1, t + 1):
+            message = decode((self.checkpoint / f"round-{version:06d}.safetensors").read_bytes())
+            update = Update.read(message, job.family)
+            f = f * update.decay + update.increment  # the same operations, in the same order, as in the server
+            updates.append(update)
+        return f, tuple(updates)
+
+    def _write_function(self, name: str, version: int, decay: float, f: Function) -> None:
+        # in full precision, unlike what is sent: a resumed run must have the same bits
+        message = Message("update", version, values={"decay": decay}, tensors=f.tensors())
+        self._write(self.checkpoint / name, encode(message))
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise FFGBError(
+                f"{path} is not there; did the run end? continue it with: ffgb train --resume --out {self.path}"
+            ) from error
+        except ValueError as error:
+            raise FFGBError(f"{path} is not valid JSON ({error})") from error
+        return content
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)

@@ -1,0 +1,26 @@
+"""Shared by all tests: where the real data is, and a small family whose sums are exact."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with real data; tests that need it are skipped where there is none."""
+    for folder in (os.environ.get("FFGB_DATA", ""), str(ROOT.parent / "shared" / "data")):
+        if folder and Path(folder).is_dir():
+            return Path(folder)
+    pytest.skip("no real data here: set FFGB_DATA")
+
+
+@pytest.fixture
+def real_data(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """FFGB_DATA is set, for this process and those it starts."""
+    monkeypatch.setenv("FFGB_DATA", str(data_folder))
+    return data_folder

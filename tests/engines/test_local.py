@@ -1,0 +1,152 @@
+"""The local engine: the same bits for any number of workers, and workers that may die."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ffgb.algorithms.ffgb import FFGB
+from ffgb.engines.local import Holding, LocalEngine, _balanced, in_parts
+from ffgb.errors import FFGBError
+from ffgb.features import Flatten, Moments, RandomFourier, Standardize
+from ffgb.functions import Family
+from ffgb.learners.linear import Linear
+from ffgb.learners.mlp import MLP
+from ffgb.learners.nets import Net
+from ffgb.learners.trees import Tree
+from ffgb.losses import CrossEntropy
+from ffgb.schedules import Power
+from ffgb.server import Server, State
+from ffgb.wire import Message, encode
+from tests.federate import Part, run
+
+SHAPE = (1, 16, 16)
+
+
+def parts() -> list[Part]:
+    """Clients of very unequal size, one of a single point."""
+    rng = np.random.default_rng(5)
+    return [
+        (rng.standard_normal((n, *SHAPE)).astype(np.float32), rng.integers(0, 3, n)) for n in (70, 1, 33, 150, 12, 7)
+    ]
+
+
+def family(name: str) -> Family:
+    match name:
+        case "features":
+            return Linear(RandomFourier(Flatten(256), 100, 8.0, 1), 3)
+        case "linear":
+            return Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in parts())), 3)
+        case "mlp":
+            return MLP(Flatten(256), 3, steps=30)
+        case "tree":
+            return Tree(Flatten(256), 3, depth=3)
+    pytest.importorskip("torch")
+    return Net(SHAPE, 3, steps=5)
+
+
+def tensors(state: State) -> dict[str, np.ndarray]:
+    return state.f.tensors()
+
+
+@pytest.mark.parametrize("name", ["features", "linear", "mlp", "cnn", "tree"])
+def test_one_worker_two_workers_and_none_give_the_same_bits(name: str) -> None:
+    results = []
+    for workers in (0, 1, 2):
+        state, lines = run(
+            parts(),
+            family(name),
+            CrossEntropy(3),
+            FFGB(Power(2.0), K=2, mu=0.01),
+            3,
+            tests=parts()[:2],
+            workers=workers,
+            participation=4,
+        )
+        results.append((tensors(state), [{k: v for k, v in line.items() if k != "seconds"} for line in lines]))
+    for arrays, lines in results[1:]:
+        assert lines == results[0][1]
+        assert arrays.keys() == results[0][0].keys()
+        for key, array in arrays.items():
+            np.testing.assert_array_equal(array, results[0][0][key])
+
+
+def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def train(kill: bool) -> State:
+        some = parts()
+        with LocalEngine([Holding(x, y) for x, y in some], workers=2) as engine:
+            server = Server(engine, [len(y) for _, y in some])
+            state = server.start(
+                FFGB(Power(2.0), K=2), lambda m: family("mlp"), CrossEntropy(3), moments=False, scale_target=False
+            )
+            for t, (after, _) in enumerate(server.rounds(state, 4)):
+                state = after
+                if kill and t == 1:
+                    os.kill(engine.pids[1], signal.SIGKILL)
+                if kill and t == 2:  # and once in the middle of a round
+                    threading.Timer(0.02, os.kill, (engine.pids[0], signal.SIGKILL)).start()
+        return state
+
+    undisturbed = train(kill=False)
+    with caplog.at_level(logging.WARNING, "ffgb"):
+        disturbed = train(kill=True)
+    assert "worker 1" in caplog.text
+    assert "killed by signal 9" in caplog.text
+    for key, array in tensors(undisturbed).items():
+        np.testing.assert_array_equal(array, tensors(disturbed)[key])
+
+
+def test_a_worker_that_keeps_dying_ends_the_run_with_its_clients_name() -> None:
+    engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))], workers=1)
+    stop = threading.Event()
+
+    def assassin() -> None:
+        while not stop.is_set():
+            for pid in engine.pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=assassin)
+    thread.start()
+    try:
+        with pytest.raises(FFGBError, match=r"worker of client 0 died 3 times.*'moments'"):
+            engine.exchange(encode(Message("moments")), [0])
+    finally:
+        stop.set()
+        thread.join()
+        engine.close()
+
+
+def test_closing_ends_the_worker_processes() -> None:
+    engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))] * 3, workers=2)
+    pids = engine.pids
+    assert len(pids) == 2
+    engine.close()
+    for pid in pids:
+        assert subprocess.run(["ps", "-p", str(pid)], capture_output=True).returncode != 0
+
+
+def test_no_more_workers_than_clients_and_loads_are_even() -> None:
+    assert _balanced([5], 8) == [[0]]
+    halves = _balanced([100, 1, 1, 1, 50, 49], 2)
+    loads = [sum([100, 1, 1, 1, 50, 49][i] for i in half) for half in halves]
+    assert sorted(i for half in halves for i in half) == list(range(6))
+    assert max(loads) - min(loads) <= 2
+
+
+def test_a_test_set_is_cut_into_parts_of_fixed_size() -> None:
+    x, y = np.arange(10)[:, None], np.arange(10)
+    cut = in_parts(x, y, rows=4)
+    assert [len(part.y) for part in cut] == [4, 4, 2]
+    assert not any(part.training for part in cut)
+    np.testing.assert_array_equal(np.concatenate([part.x for part in cut]), x)

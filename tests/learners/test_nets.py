@@ -1,0 +1,216 @@
+"""Nets of torch: the built-in one against the same net written plainly, the fit against a plain loop, and manners."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ffgb.errors import FFGBError
+from ffgb.functions import Array, Parameters
+from ffgb.learners import nets
+from ffgb.learners.mlp import batches
+from ffgb.learners.nets import Net
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+SMALL = (2, 18, 16)
+
+
+def problem(n: int, shape: tuple[int, ...] = SMALL, outputs: int = 3) -> tuple[Array, Array]:
+    rng = np.random.default_rng(n)
+    return rng.standard_normal((n, *shape)).astype(np.float32), rng.standard_normal((n, outputs))
+
+
+def plain(shape: tuple[int, ...], outputs: int, member: Parameters | None = None) -> nn.Sequential:
+    """The tutorial's net, as the tutorial has it."""
+    c, h, w = shape
+    pool, relu = nn.MaxPool2d(2), nn.ReLU()
+    flat = 16 * (((h - 4) // 2 - 4) // 2) * (((w - 4) // 2 - 4) // 2)
+    layers = [nn.Conv2d(c, 6, 5), nn.Conv2d(6, 16, 5), nn.Linear(flat, 32), nn.Linear(32, 32), nn.Linear(32, outputs)]
+    a, b, d, e, f = layers
+    if member is not None:
+        for name, layer in zip(("conv1", "conv2", "fc1", "fc2", "fc3"), layers, strict=True):
+            layer.load_state_dict({k: torch.tensor(member[f"{name}.{k}"]) for k in ("weight", "bias")})
+    return nn.Sequential(a, relu, pool, b, relu, pool, nn.Flatten(), d, relu, e, relu, f)
+
+
+def start(family: Net, seed: int) -> Parameters:
+    x, phi = problem(1, family.shape, family.outputs)
+    return Net(family.shape, family.outputs, family.module, steps=0).least_squares(x)(phi, np.random.default_rng(seed))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's own."""
+    monkeypatch.setattr(nets, "_registered", {})
+
+    def build(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 5), nn.Tanh(), nn.Linear(5, outputs))
+
+    nets.register("mine:tiny", build)
+    return "mine:tiny"
+
+
+def test_the_papers_net_has_17090_numbers() -> None:
+    family = Net((3, 32, 32), 10)
+    assert family.size == 17_090
+    assert family.spec["conv1.weight"] == ((6, 3, 5, 5), "float32")
+    assert family.spec["fc1.weight"] == ((32, 400), "float32")
+    assert Net((1, 28, 28), 10).spec["fc1.weight"] == ((32, 256), "float32")
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 16, 16), (1, 17, 19), (4, 23, 34), (3, 30, 29)])
+def test_values_are_those_of_the_plain_net(shape: tuple[int, ...]) -> None:
+    x, _ = problem(150, shape)
+    family = Net(shape, 3)
+    nets_ = [start(family, seed) for seed in range(3)]
+    values = family.members({name: np.stack([net[name] for net in nets_]) for name in family.spec}, family.prepare(x))
+    assert values.shape == (3, 150, 3)
+    assert values.dtype == np.float32
+    for value, net in zip(values, nets_, strict=True):
+        reference = plain(shape, 3, net)(torch.tensor(x)).detach().numpy()
+        np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
+        alone = family.members({name: p[None] for name, p in net.items()}, x)[0]
+        np.testing.assert_array_equal(value, alone)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 21])
+@pytest.mark.parametrize("module", ["cnn", "mine:tiny"])
+def test_steps_are_those_of_a_plain_loop(n: int, module: str, tiny: str) -> None:
+    x, phi = problem(n)
+    family = Net(SMALL, 3, module, steps=4, batch=8)
+    ours = family.least_squares(x)(phi, np.random.default_rng(3))
+    net = plain(SMALL, 3, start(family, 3)) if module == "cnn" else nets._registered[tiny](SMALL, 3)
+    if module != "cnn":
+        net.load_state_dict({name: torch.tensor(p) for name, p in start(family, 3).items()})
+    adam = torch.optim.Adam(net.parameters(), lr=family.learning_rate)
+    rng = np.random.default_rng(3)
+    rng.integers(2**63)  # the seed of the start
+    rows = batches(n, min(n, 8), rng)
+    for _ in range(4):
+        batch = next(rows) if n > 8 else np.arange(n)
+        adam.zero_grad()
+        target = torch.tensor(phi[batch], dtype=torch.float32)
+        ((net(torch.tensor(x[batch])) - target) ** 2).sum(1).mean().backward()
+        adam.step()
+    assert list(ours) == list(family.spec)
+    for value, p in zip(ours.values(), net.parameters(), strict=True):
+        # Adam divides by the size of the gradient, so rounding shows where the gradient is nearly 0: a few entries.
+        difference = np.abs(value - p.detach().numpy())
+        assert np.quantile(difference, 0.95) < 1e-5
+        assert difference.max() < 4 * 2 * family.learning_rate
+
+
+def test_pooling_hands_the_gradient_to_one_of_equals() -> None:
+    # On a blank image the four convolutions under a maximum are equal; a gradient counted four times would show here.
+    family = Net((1, 16, 16), 2, steps=1)
+    x, phi = np.zeros((4, 1, 16, 16), np.float32), np.ones((4, 2))
+    ours = family.least_squares(x)(phi, np.random.default_rng(0))
+    net = plain((1, 16, 16), 2, start(family, 0))
+    adam = torch.optim.Adam(net.parameters(), lr=family.learning_rate)
+    ((net(torch.tensor(x)) - 1.0) ** 2).sum(1).mean().backward()
+    module = family._build()
+    module.load_state_dict({name: torch.tensor(p) for name, p in start(family, 0).items()})
+    ((module(torch.tensor(module.arrange(x))) - 1.0) ** 2).sum(1).mean().backward()
+    for ours_, theirs in zip(module.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(ours_.grad, theirs.grad)
+    adam.step()
+    np.testing.assert_allclose(ours["conv1.bias"], net[0].bias.detach().numpy(), atol=1e-6)
+
+
+def test_the_fit_is_a_function_of_points_values_and_randomness() -> None:
+    x, phi = problem(40)
+    family = Net(SMALL, 3, steps=6, batch=16)
+    fit = family.least_squares(x)
+    first = fit(phi, np.random.default_rng(5))
+    fit(2.0 * phi, np.random.default_rng(6))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    again = family.least_squares(x.copy())(phi, np.random.default_rng(5))
+    assert torch.get_num_threads() == threads + 1
+    torch.set_num_threads(threads)
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+        assert not np.array_equal(first[name], start(family, 5)[name])
+
+
+def test_another_process_gets_the_same_bits() -> None:
+    code = """
+import sys, numpy as np
+from ffgb.learners.nets import Net
+rng = np.random.default_rng(40)
+x, phi = rng.standard_normal((40, 2, 18, 16)).astype(np.float32), rng.standard_normal((40, 3))
+member = Net((2, 18, 16), 3, steps=3, batch=16).least_squares(x)(phi, np.random.default_rng(5))
+sys.stdout.write(b"".join(p.tobytes() for p in member.values()).hex())
+"""
+    elsewhere = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    x, phi = problem(40)
+    member = Net(SMALL, 3, steps=3, batch=16).least_squares(x)(phi, np.random.default_rng(5))
+    assert elsewhere == b"".join(p.tobytes() for p in member.values()).hex()
+
+
+def test_torchs_own_randomness_is_left_alone() -> None:
+    x, phi = problem(5)
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    family = Net(SMALL, 3, steps=1)
+    member = family.least_squares(x)(phi, np.random.default_rng(0))
+    family.members({name: p[None] for name, p in member.items()}, x)
+    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
+
+
+def test_importing_the_module_does_not_import_torch() -> None:
+    code = "import sys, ffgb.learners.nets as n; n.Net((3, 32, 32), 10); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(FFGBError, match=r"ffgb\[neural\]"):
+        _ = Net(SMALL, 3).spec
+
+
+def test_a_name_alone_imports_nothing() -> None:
+    for name in ("os:getcwd", "torch.nn:Identity", "resnet"):
+        with pytest.raises(FFGBError, match="register"):
+            _ = Net(SMALL, 3, name).spec
+
+
+def test_a_name_has_one_meaning(tiny: str) -> None:
+    nets.register(tiny, nets._registered[tiny])
+    for name in (tiny, "cnn"):
+        with pytest.raises(FFGBError, match="already"):
+            nets.register(name, lambda shape, outputs: nn.Linear(1, outputs))
+
+
+def test_buffers_are_refused(tiny: str) -> None:
+    nets.register("mine:normal", lambda shape, outputs: nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten()))
+    with pytest.raises(FFGBError, match="buffers"):
+        _ = Net(SMALL, 3, "mine:normal").spec
+
+
+@pytest.mark.parametrize("shape", [(784,), (3, 15, 32), (3, 32, 8)])
+def test_images_must_be_large_enough(shape: tuple[int, ...]) -> None:
+    with pytest.raises(FFGBError, match="16×16"):
+        _ = Net(shape, 3).spec
+
+
+def test_arrays_that_cannot_be_written_to_and_pickling(tiny: str) -> None:
+    x, phi = problem(5)
+    for array in (x, phi):
+        array.flags.writeable = False
+    for module in ("cnn", tiny):
+        family = pickle.loads(pickle.dumps(Net(SMALL, 3, module, steps=2)))
+        member = family.least_squares(family.prepare(x))(phi, np.random.default_rng(0))
+        for p in member.values():
+            p.flags.writeable = False
+        stack = {name: p[None] for name, p in member.items()}
+        for p in stack.values():
+            p.flags.writeable = False
+        assert pickle.loads(pickle.dumps(family)).members(stack, x).shape == (1, 5, 3)

@@ -1,0 +1,313 @@
+"""The command line as a stranger meets it: real processes, real terminals, wrong arguments."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ffgb import cli
+
+FFGB = [sys.executable, "-m", "ffgb.cli"]
+QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine"]
+
+
+def ffgb(
+    *arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [*FFGB, *(str(a) for a in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})})
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one sentence on standard error of a command that must fail with exit code 2 and print nothing else.
+
+    The command runs in this process, because there are many of them.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["ffgb", *(str(a) for a in arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capfd.readouterr()
+        assert (end.value.code, out) == (2, ""), err
+        lines = err.strip().splitlines()
+        assert len(lines) == 1, err
+        assert lines[0].startswith("ffgb: ")
+        return lines[0]
+
+    return run
+
+
+def site(path: Path, rows: int = 40, seed: int = 0, header: str = "a,b,outcome") -> Path:
+    rng = np.random.default_rng(seed)
+    with path.open("w", newline="") as file:
+        file.write(header + "\n")
+        for i in range(rows):
+            a, b = rng.standard_normal(2)
+            file.write(f"{a:.4f},{b:.4f},{'yes' if a + b + 0.1 * i % 2 > 0.5 else 'no'}\n")
+    return path
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"ffgb \d+\.\d+\.\d+\n", ffgb("--version").stdout)
+
+
+def test_help_names_every_option_that_scripts_rely_on() -> None:
+    text = ffgb("train", "--help").stdout
+    for option in (
+        *("--data", "--target", "--clients", "--split", "--similarity", "--alpha", "--algorithm", "--learner"),
+        *("--rounds", "--local-steps", "--step-size", "--mu", "--participation", "--no-residual", "--seed"),
+        *("--out", "--resume", "--json"),
+    ):
+        assert option in text
+
+
+def test_the_default_job_reaches_its_bar(tmp_path: Path) -> None:
+    """`ffgb train` with no arguments: digits, 20 clients, s = 0.1."""
+    began = time.perf_counter()
+    result = ffgb("train", "--json", cwd=tmp_path)
+    seconds = time.perf_counter() - began
+    summary = json.loads(result.stdout)  # one JSON object, and nothing else on standard output
+    assert (summary["data"], summary["clients"]) == ("digits", 20)
+    assert summary["test_accuracy"] >= 0.95
+    assert seconds < 60
+    assert (tmp_path / summary["run"] / "model.safetensors").exists()
+    config = json.loads((tmp_path / summary["run"] / "config.json").read_text())
+    assert (config["split"], config["similarity"]) == ("similarity", 0.1)
+
+
+def test_without_a_terminal_the_result_is_two_plain_lines(tmp_path: Path) -> None:
+    result = ffgb("train", *QUICK, cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert re.match(r"test accuracy 0\.\d+ after 2 rounds with 3 clients; 4\.\d models exchanged", result.stdout)
+    assert "run directory: runs/wine-ffgb-features-1" in result.stdout.replace("\n", " ")
+    assert "\x1b" not in result.stdout
+    assert ffgb("train", *QUICK, cwd=tmp_path).returncode == 0  # a second run gets a directory of its own
+    assert (tmp_path / "runs" / "wine-ffgb-features-2").is_dir()
+
+
+def in_terminal(arguments: list[str], cwd: Path, interrupt_after: str | None = None) -> tuple[str, int]:
+    """What a person sees, and the exit code; Ctrl-C is typed once a text has shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.environ.update(TERM="xterm-256color", COLUMNS="120")
+        os.execv(sys.executable, [*FFGB, *arguments])
+    shown, typed = b"", False
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+        if interrupt_after and not typed and interrupt_after.encode() in shown:
+            os.write(terminal, b"\x03")
+            typed = True
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    return shown.decode(errors="replace"), code
+
+
+def test_a_terminal_shows_progress(tmp_path: Path) -> None:
+    shown, code = in_terminal(["train", "--data", "digits", "--rounds", "12", "--workers", "1"], tmp_path)
+    assert code == 0
+    assert re.search(r"digits: 1,4\d\d training rows, 10 classes, 20 clients", shown)
+    assert re.search(r"12/12.*test accuracy 0\.\d{4}.*γ 0\.\d\d.*24 models", shown)
+
+
+def test_ctrl_c_ends_after_the_round_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    options = ["--data", "digits", "--learner", "mlp", "--oracle-steps", "150", "--rounds", "6", "--clients", "8"]
+    shown, code = in_terminal(["train", *options, "--out", "run"], tmp_path, interrupt_after="2/6")
+    assert code == 130
+    assert "finishing this round" in shown
+    assert "continue with: ffgb train --resume --out run" in shown.replace("\r\n", " ")
+    rounds = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert 2 <= rounds < 6
+    assert not (tmp_path / "run" / "summary.json").exists()
+    result = ffgb("train", "--resume", "--out", "run", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["rounds"] == 6
+
+
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_worker(tmp_path: Path) -> None:
+    command = [*FFGB, "train", "--data", "digits", "--learner", "mlp", "--oracle-steps", "100000", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "config.json").exists():
+        time.sleep(0.05)
+    children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "pid="], capture_output=True, text=True)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "finishing this round" in process.stderr.readline() + process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert "Traceback" not in process.communicate()[1]
+    for pid in children.stdout.split():
+        assert subprocess.run(["ps", "-p", pid], capture_output=True).returncode != 0
+
+
+def test_evaluate_and_predict_use_the_model_of_a_run(tmp_path: Path) -> None:
+    files = [site(tmp_path / f"{name}.csv", seed=seed) for seed, name in enumerate(("north", "south"))]
+    trained = ffgb(
+        "train", "--data", files[0], "--data", files[1], "--target", "outcome", "--out", tmp_path / "run", "--json"
+    )
+    summary = json.loads(trained.stdout)
+    assert summary["clients"] == 2
+    rows = json.loads(ffgb("evaluate", tmp_path / "run", "--json").stdout)
+    assert [row["part"] for row in rows] == ["all", "north", "south"]
+    assert rows[0]["accuracy"] == pytest.approx(summary["test_accuracy"])
+    new = site(tmp_path / "new.csv", rows=9, seed=7)
+    assert "new" in ffgb("evaluate", tmp_path / "run", "--data", new, "--data", files[0]).stdout
+    predicted = list(csv.DictReader(ffgb("predict", tmp_path / "run", new).stdout.splitlines()))
+    assert len(predicted) == 9
+    assert {row["prediction"] for row in predicted} <= {"yes", "no"}
+    for row in predicted:
+        assert float(row["probability_yes"]) + float(row["probability_no"]) == pytest.approx(1)
+        assert (float(row["probability_yes"]) > 0.5) == (row["prediction"] == "yes")
+    assert ffgb("predict", tmp_path / "run", new, "-o", tmp_path / "out.csv").stdout == ""
+    assert (tmp_path / "out.csv").read_text().startswith("prediction,")
+
+
+def test_data_list_and_verify(real_data: Path) -> None:
+    listed = ffgb("data", "list").stdout
+    for name in ("digits", "mnist", "cifar10", "adult", "heart", "cal_housing", "openml:NAME"):
+        assert name in listed
+    rows = json.loads(ffgb("data", "verify", "mnist", "heart", "digits", "--json").stdout)
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len(rows) == 4 + 5 or len(rows) == 4 + 4 + 1
+
+
+def test_a_regression_run_reports_rmse(tmp_path: Path) -> None:
+    result = ffgb("train", "--data", "diabetes", "--clients", "4", "--rounds", "3", "--json", cwd=tmp_path)
+    summary = json.loads(result.stdout)
+    assert 40 < summary["test_rmse"] < 80
+    assert "test_accuracy" not in summary
+
+
+# Wrong input: one sentence, exit code 2, nothing half-written.
+
+
+def train_on(*files: Path, target: str = "outcome") -> list[str | Path]:
+    return ["train", *(part for file in files for part in ("--data", str(file))), "--target", target, "--out", "run"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,b,result\n1,2,yes\n3,4,no\n", "has no column 'outcome'.*a, b|outcome"),
+        ("a,b,outcome\n1,2,yes\n3,oops,no\n", "'b'.*'oops'"),
+        ("a,b,outcome\n1,2,yes\n3,,no\n", "'b'"),
+        ("a,b,outcome\n1,2,yes\n3,nan,no\n", "'b'"),
+        ("a,b,outcome\n", "no rows|empty"),
+        ("", "empty"),
+        ("a,c,outcome\n1,2,yes\n3,4,no\n", "'c'.*'b'|'b'.*'c'"),
+    ],
+    ids=["no target", "text", "missing", "nan", "no rows", "empty", "other columns"],
+)
+def test_a_bad_site_file_is_refused_by_name(
+    content: str, words: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text(content)
+    error = refused(*train_on(site(tmp_path / "good.csv"), bad))
+    assert "bad.csv" in error
+    assert re.search(words, error)
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("x,outcome\n" + "".join(f"{i},yes\n" for i in range(9)))
+    error = refused(*train_on(tmp_path / "a.csv", tmp_path / "b.csv"))
+    assert "'yes'" in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "digitz"], "digitz.*digits"),
+        (["--data", "nowhere.csv", "--target", "y"], "nowhere.csv does not exist"),
+        (["--learner", "forest"], "no learner 'forest'"),
+        (["--learner", "nobody.knows:net"], "nobody"),
+        (["--algorithm", "sgd"], "no algorithm 'sgd'"),
+        (["--split", "magic"], "no split 'magic'"),
+        (["--split", "natural"], "no natural sites"),
+        (["--loss", "square"], "does not fit classification"),
+        (["--loss", "hinge"], "no loss 'hinge'"),
+        (["--schedule", "theorem1"], "μ > 0"),
+        (["--schedule", "magic"], "no schedule 'magic'"),
+        (["--step-size", "-1"], "positive"),
+        (["--similarity", "1.5"], "1.5"),
+        (["--clients", "100000"], "100,?000"),
+        (["--participation", "21"], "--participation 21"),
+        (["--client-weights", "heavy"], "heavy"),
+        (["--hidden", "a,b"], "--hidden"),
+        (["--learner", "tree", "--depth", "40"], "depth 1 … 12"),
+        (["--resume"], "add --out"),
+        (["--resume", "--out", "nothing-there"], "holds no run"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_a_wrong_option_is_refused_with_what_to_do(
+    arguments: list[str], words: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert re.search(words, refused("train", *arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_typer_checks_also_exit_with_2(tmp_path: Path) -> None:
+    for arguments in (["--rounds", "many"], ["--nonsense"], ["--local-steps", "0"]):
+        result = ffgb("train", *arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert ffgb("train", *QUICK, "--out", "run", cwd=tmp_path).returncode == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    error = refused("train", *QUICK, "--seed", "3", "--out", "run", "--resume")
+    assert "was started with --seed 0, not 3" in error
+    assert "already holds a run" in refused("train", *QUICK, "--out", "run")
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+
+
+def test_a_corrupt_data_file_is_refused(
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    for file in (data_folder / "mnist").iterdir():
+        content = bytearray(file.read_bytes())
+        if "t10k-labels" in file.name:
+            content[len(content) // 2] ^= 255
+        (folder / file.name).write_bytes(content)
+    monkeypatch.setenv("FFGB_DATA", str(tmp_path / "data"))
+    error = refused("train", "--data", "mnist", "--out", "run")
+    assert "t10k-labels-idx1-ubyte.gz" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_data_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]) -> None:
+    monkeypatch.delenv("FFGB_DATA", raising=False)
+    assert "FFGB_DATA" in refused("train", "--data", "mnist")
+
+
+def test_evaluate_and_predict_refuse_what_is_no_run(tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert "holds no run" in refused("evaluate", tmp_path)
+    assert "no model" in refused("predict", tmp_path, tmp_path / "x.csv")
