@@ -94,7 +94,7 @@ CASES = [
         lambda steps: Net((3, 32, 32), OUTPUTS, steps=steps, batch=BATCH),
         tutorial,
         (3, 32, 32),
-        40,
+        60,
         1.2,
         megaflop([(28 * 28, 75, 6), (10 * 10, 150, 16), (1, 400, 32), *HEAD]),
     ),

@@ -132,3 +132,24 @@ def test_sums_share_their_blocks() -> None:
     total = (a + b) * 0.5
     assert total.blocks[0].stack["weight"] is a.blocks[0].stack["weight"]
     assert dataclasses.is_dataclass(total)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters/weight": np.zeros((2, D, C + 1))}, "should be float32 of shape"),
+        ({"parameters/weight": np.zeros((3, D, C))}, "should be float32 of shape"),
+        ({"parameters/weight": np.zeros((2, D, C), np.int64)}, "and is int64"),
+        ({"parameters/weight": np.full((2, D, C), np.nan)}, "not finite"),
+        ({"weights": np.array([1.0, np.inf])}, "weights are not"),
+        ({"weights": np.ones((2, 1))}, "weights are not"),
+    ],
+)
+def test_arrays_that_describe_no_function_are_refused(change: dict, words: str) -> None:
+    tensors = (open_member(np.ones((D, C))) + open_member(np.ones((D, C)))).tensors()
+    assert from_tensors(family, tensors).terms == 2
+    with pytest.raises(FFGBError, match=words):
+        from_tensors(family, tensors | change)
+    del tensors["parameters/weight"]
+    with pytest.raises(FFGBError, match="is nothing"):
+        from_tensors(family, tensors)

@@ -285,10 +285,20 @@ class Clipped(Function):
 
 
 def from_tensors(family: Family, tensors: Mapping[str, Array]) -> Function:
-    """The function that `tensors()` described."""
+    """The function that `tensors()` described.  Arrays may come from elsewhere, so they are checked first."""
+    terms = tensors["weights"].shape[:1] if "weights" in tensors else ()
+    for name, (shape, dtype) in family.spec.items():
+        array = tensors.get(f"parameters/{name}")
+        if array is None or array.shape != (*terms, *shape) or array.dtype.kind != np.dtype(dtype).kind:
+            found = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise FFGBError(f"its {name} should be {dtype} of shape {(*terms, *shape)}, and is {found}")
+        if not np.isfinite(array).all():
+            raise FFGBError(f"its {name} has values that are not finite")
     parameters = {name: tensors[f"parameters/{name}"] for name in family.spec}
     if "weights" in tensors:
         weights = np.asarray(tensors["weights"], np.float64)
+        if weights.ndim != 1 or not np.isfinite(weights).all():
+            raise FFGBError("its weights are not one finite number a term")
         radii = np.asarray(tensors.get("radii", np.full(len(weights), np.inf)), np.float64)
         f: Function = OpenSum(family, (Block(parameters, weights, radii),))
     else:

@@ -21,6 +21,9 @@ from ffgb.wire import Message, decode, encode
 Learner: TypeAlias = Callable[[Moments | None], Family]
 """How a family comes about: from moments aggregated over all clients, if it asks for them."""
 
+TRIES = 3
+"""How often a client that lost its state is restored for one question before the run ends."""
+
 
 @final
 @dataclass(frozen=True)
@@ -134,9 +137,7 @@ class Server:
             state = self._catch_up(state, S)
             train = Message("train", t)
             answers = self._ask(state, train, S)
-            increment = average(
-                [from_tensors(state.job.family, answers[i].tensors) for i in S], [self.weights[i] for i in S]
-            )
+            increment = average([_increment(state.job.family, answers[i]) for i in S], [self.weights[i] for i in S])
             state = self._step(state, increment)  # line 4
             update = state.missing(t)[-1].message()
             reports = self._ask(state, update, [*S, *self.tests])
@@ -156,10 +157,7 @@ class Server:
     def _catch_up(self, state: State, clients: Sequence[int]) -> State:
         """Send the sampled clients what they missed, and count it."""
         costs = state.costs
-        behind: dict[int, list[int]] = {}
-        for i in clients:
-            behind.setdefault(state.delivered[i], []).append(i)
-        for version, some in sorted(behind.items()):
+        for version, some in _by_version({i: state.delivered[i] for i in clients}):
             for update in state.missing(version):
                 message = update.message()
                 reports = self._ask(state, message, some)
@@ -173,15 +171,22 @@ class Server:
         """
         data = encode(message)
         answers = self._exchange(data, clients)
-        lost = {i: a for i, a in answers.items() if a.kind == "resync"}
-        for i, answer in lost.items():
-            version = int(answer.values["version"])
-            if version < 0:
-                self._exchange(encode(setup_message(state.job)), [i])
-            for update in state.missing(max(version, 0)):
-                if update.version < message.round or message.kind == "train":
-                    self._exchange(encode(update.message()), [i])
-        return answers | (self._exchange(data, list(lost)) if lost else {})
+        for _ in range(TRIES):
+            lost = {i: int(a.values["version"]) for i, a in answers.items() if a.kind == "resync"}
+            if not lost:
+                return answers
+            self._restore(state, lost, message.round if message.kind == "train" else message.round - 1)
+            answers |= self._exchange(data, list(lost))
+        raise FFGBError(f"client {min(lost)} lost its state {TRIES} times in a row; see the messages above for why")
+
+    def _restore(self, state: State, versions: Mapping[int, int], version: int) -> None:
+        """Bring clients from the versions they have (−1: nothing) to f^version."""
+        if fresh := [i for i, v in versions.items() if v < 0]:
+            self._exchange(encode(setup_message(state.job)), fresh)
+        for v, some in _by_version({i: max(v, 0) for i, v in versions.items()}):
+            for update in state.missing(v):
+                if update.version <= version:
+                    self._exchange(encode(update.message()), some)
 
     def _exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, Message]:
         answers = {i: decode(answer) for i, answer in self.engine.exchange(data, clients).items()}
@@ -219,10 +224,26 @@ class Server:
         )
 
 
+def _increment(family: Family, answer: Message) -> Function:
+    """A client's increment, checked: it is about to become a part of everyone's function."""
+    try:
+        return from_tensors(family, answer.tensors)
+    except FFGBError as error:
+        raise FFGBError(f"client {answer.client} sent an increment that is refused: {error}") from error
+
+
 def setup_message(job: Job) -> Message:
     """The job as a message."""
     recipe, arrays = describe(job)
     return Message("setup", values={"recipe": recipe}, tensors=arrays)
+
+
+def _by_version(versions: Mapping[int, int]) -> list[tuple[int, list[int]]]:
+    """Clients that have the same version are sent the same."""
+    groups: dict[int, list[int]] = {}
+    for i, version in versions.items():
+        groups.setdefault(version, []).append(i)
+    return sorted(groups.items())
 
 
 def _set(versions: tuple[int, ...], clients: Iterable[int], version: int) -> tuple[int, ...]:

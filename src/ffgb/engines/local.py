@@ -90,7 +90,6 @@ class LocalEngine(Engine):
     def __init__(self, holdings: Sequence[Holding], workers: int, modules: Sequence[str] = ()) -> None:
         self._holdings = list(holdings)
         self._modules = list(modules)
-        self._home: dict[int, _Worker] = {}
         self._workers: list[_Worker] = []
         try:
             for number, clients in enumerate(_balanced([len(h.y) for h in holdings], workers)):
@@ -124,8 +123,9 @@ class LocalEngine(Engine):
         """Ask these clients, fill in their answers, return the workers that died on the way."""
         open_questions: dict[int, list[int]] = {}
         dead: list[_Worker] = []
+        asked = set(clients)
         for worker in self._workers:
-            mine = [i for i in worker.clients if i in set(clients)]
+            mine = [i for i in worker.clients if i in asked]
             if not mine:
                 continue
             try:

@@ -97,7 +97,7 @@ class MLP(Family):
 
         In torch: `((h - phi) ** 2).sum(1).mean()`.  Batches are cut from shuffled epochs laid end to end, so all have
         one size and no point is seen more than once more often than another; up to `batch` points are one full batch.
-        The result is a function of z, φ and the generator's state alone.
+        The result is a function of z, φ and the generator's state, given one BLAS thread, which engines see to.
         """
         n, size = len(z), min(len(z), self.batch)
         # An input that is 0 at all these points has gradient 0, and Adam leaves its weights where they started, so

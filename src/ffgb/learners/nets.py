@@ -180,7 +180,7 @@ def _cnn() -> Factory:
     """The class of the built-in net, made when torch is there.
 
     The net is convolution 5×5 to 6 channels, pooling, convolution 5×5 to 16, pooling, 32, 32, outputs.  Written down
-    like that, it runs at a fifth of the speed of the machine: 3 and 6 channels fill no vector register, and pooling
+    like that, it runs at a seventh of the speed of the machine: 3 and 6 channels fill no vector register, and pooling
     goes through memory pixel by pixel.  Two rearrangements, which change nothing but the order of summation, help.
 
     * Pooling takes the maximum of a convolution at 2×2 neighbouring places.  The same numbers are the channels of one

@@ -77,7 +77,7 @@ class Tree(Family):
         left: Array = tree.children_left  # type: ignore[attr-defined]
         right: Array = tree.children_right  # type: ignore[attr-defined]
         inner = 2**self.depth - 1
-        feature, threshold = np.zeros(inner, np.int32), np.full(inner, np.inf, np.float32)
+        feature, threshold = np.zeros(inner, np.int32), np.full(inner, np.finfo(np.float32).max, np.float32)
         at = np.zeros(1, np.intp)  # which of scikit-learn's nodes stands at each place of this level
         for level in range(self.depth):
             split = left[at] >= 0

@@ -1,0 +1,74 @@
+"""Every command of the README is run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_cli import site
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line.split("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README speaks of."""
+    folder = tmp_path_factory.mktemp("readme")
+    for seed, name in enumerate(("north.csv", "south.csv", "new.csv")):
+        site(folder / name, seed=seed)
+    return folder
+
+
+def test_the_readme_shows_its_commands() -> None:
+    assert commands()[:3] == ["make run", "make test", "ffgb train"]
+    assert len(commands()) >= 8
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if not c.startswith("make")])
+def test_a_command_of_the_readme_works(command: str, workplace: Path) -> None:
+    assert command.startswith("ffgb ")
+    words = [sys.executable, "-m", "ffgb.cli", *command.split()[1:]]
+    result = subprocess.run(words, cwd=workplace, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_a_python_example_of_the_readme_works(code: str, workplace: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", code], cwd=workplace, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[0]) > 0.9
+
+
+def test_make_run_works_from_nothing(tmp_path: Path) -> None:
+    """`make run` in a fresh copy: an environment of its own, the default job, and no torch in it."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["tar", "--null", "-T", "-", "-c"], cwd=ROOT, input=tracked, capture_output=True, check=True
+    )
+    subprocess.run(["tar", "-x"], cwd=tmp_path, input=archive.stdout, check=True)
+    clean = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")}
+    result = subprocess.run(["make", "run"], cwd=tmp_path, capture_output=True, text=True, env=clean)
+    if "No matching distribution" in result.stderr or "ConnectionError" in result.stderr:
+        pytest.skip("no package index can be reached from here")
+    assert result.returncode == 0, result.stderr
+    accuracy = re.search(r"test accuracy (0\.\d+)", result.stdout)
+    assert accuracy is not None
+    assert float(accuracy[1]) >= 0.95
+    assert next((tmp_path / "runs").glob("*/model.safetensors")).stat().st_size > 1000
+    assert not list((tmp_path / ".venv").glob("lib/*/site-packages/torch"))
