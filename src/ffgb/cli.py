@@ -24,7 +24,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from ffgb._version import __version__
 from ffgb.errors import FFGBError
@@ -111,7 +111,9 @@ def train(
     features: Annotated[int, typer.Option(min=1, help="Random Fourier features D (learner features).")] = 1024,
     ridge: Annotated[float, typer.Option(min=0.0, help="Ridge of the closed families' oracle.")] = 1e-3,
     hidden: Annotated[str, typer.Option(help="Hidden sizes (learner mlp).")] = "32,32",
-    oracle_steps: Annotated[int, typer.Option(min=1, help="Adam steps of an oracle call (mlp, cnn).")] = 1000,
+    oracle_steps: Annotated[
+        int, typer.Option(min=1, help="Adam steps of an oracle call (mlp, cnn); the paper: 1000.")
+    ] = 200,
     learning_rate: Annotated[float, typer.Option(help="Adam's step size (mlp, cnn).")] = 0.005,
     batch: Annotated[int, typer.Option(min=1, help="Minibatch of an oracle step (mlp, cnn).")] = 128,
     depth: Annotated[int, typer.Option(help="Depth of trees (learner tree).")] = 4,
@@ -389,7 +391,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table(*rows[0], box=None, pad_edge=False)
+    table = Table(*(Column(name, overflow="fold") for name in rows[0]), box=None, pad_edge=False)
     shown = {int: "{:,}", float: "{:.4f}", str: "{}"}
     for row in rows:
         table.add_row(*[shown[type(value)].format(value) for value in row.values()])

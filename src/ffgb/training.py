@@ -78,7 +78,7 @@ class Config:
     features: int = 1024
     ridge: float = 1e-3
     hidden: tuple[int, ...] = (32, 32)
-    oracle_steps: int = 1000
+    oracle_steps: int = 200
     learning_rate: float = 0.005
     batch: int = 128
     depth: int = 4

@@ -87,10 +87,10 @@ def test_mnist(published: Need) -> None:
     assert data.image
     assert np.bincount(data.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(data.y_test).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    # The published constants are the mean and deviation of the training pixels.
-    assert abs(data.x.mean(dtype=np.float64)) < 1e-3
-    assert abs(data.x.std(dtype=np.float64) - 1) < 1e-3
-    assert data.x.min() == pytest.approx(-0.1307 / 0.3081)
+    # The published mean and deviation of the training pixels.
+    assert data.x.mean(dtype=np.float64) == pytest.approx(0.1307, abs=1e-4)
+    assert data.x.std(dtype=np.float64) == pytest.approx(0.3081, abs=1e-4)
+    assert (data.x.min(), data.x.max()) == (0.0, 1.0)
     parts = partition(data, "similarity", 56, similarity=0.0)
     assert sum(map(len, parts)) == 60_000
     assert max(len(np.unique(data.y[part])) for part in parts) <= 2
@@ -101,8 +101,8 @@ def test_fashion_mnist(published: Need) -> None:
     as_registered(data)
     assert data.x.shape == (60_000, 1, 28, 28)
     assert set(np.bincount(data.y)) == {6000}
-    assert abs(data.x.mean(dtype=np.float64)) < 1e-3
-    assert abs(data.x.std(dtype=np.float64) - 1) < 1e-3
+    assert data.x.mean(dtype=np.float64) == pytest.approx(0.2860, abs=1e-4)
+    assert data.x.std(dtype=np.float64) == pytest.approx(0.3530, abs=1e-4)
     assert data.classes[9] == "Ankle boot"
 
 
