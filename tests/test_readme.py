@@ -13,11 +13,9 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_cli import site
 
-README = (ROOT / "README.md").read_text()
 
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, file: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / file).read_text(), flags=re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -48,8 +46,8 @@ def test_a_command_of_the_readme_works(command: str, workplace: Path) -> None:
     assert result.stdout
 
 
-@pytest.mark.parametrize("code", blocks("python"))
-def test_a_python_example_of_the_readme_works(code: str, workplace: Path) -> None:
+@pytest.mark.parametrize("code", blocks("python") + blocks("python", "CONTRIBUTING.md"))
+def test_a_python_example_works(code: str, workplace: Path) -> None:
     result = subprocess.run([sys.executable, "-c", code], cwd=workplace, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout.split()[0]) > 0.9

@@ -62,6 +62,20 @@ def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(learner: str, tm
     same(tmp_path / "whole", tmp_path / "broken")
 
 
+def test_a_run_of_convolutional_nets_on_image_files_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    for name, rows in (("a", 30), ("b", 50)):
+        x = rng.integers(0, 255, (rows, 1, 16, 16)).astype(np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=rng.integers(0, 2, rows))
+    files = (str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
+    config = Config(data=files, learner="cnn", rounds=3, local_steps=2, oracle_steps=3)
+    train(config, tmp_path / "whole", workers=0)
+    train(config, tmp_path / "broken", workers=0, should_stop=lambda: True)
+    train(config, tmp_path / "broken", workers=2, resume=True)
+    same(tmp_path / "whole", tmp_path / "broken")
+
+
 @pytest.mark.parametrize("learner", ["features", "tree"])
 def test_kill_minus_nine_loses_at_most_the_round_in_progress(learner: str, tmp_path: Path) -> None:
     """A real process, killed again and again at arbitrary moments, then resumed to the end."""

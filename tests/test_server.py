@@ -19,8 +19,10 @@ from ffgb.losses import CrossEntropy, Square
 from ffgb.oracles import WO2
 from ffgb.schedules import Constant, Power
 from ffgb.server import Server
+from ffgb.training import federate as run
 from ffgb.wire import decode
-from tests.federate import Part, run
+
+Part = tuple[np.ndarray, np.ndarray]
 
 
 def parts(clients: int = 4, seed: int = 0) -> list[Part]:

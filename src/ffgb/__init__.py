@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb import FFGB
     from ffgb.errors import FFGBError
     from ffgb.model import Model
-    from ffgb.training import Config, Result, train
+    from ffgb.training import Config, Result, federate, train
 
-__all__ = ["FFGB", "Config", "FFGBError", "Model", "Result", "__version__", "citation", "train"]
+__all__ = ["FFGB", "Config", "FFGBError", "Model", "Result", "__version__", "citation", "federate", "train"]
 
 _HOME = {
     "FFGB": "ffgb.algorithms.ffgb",
@@ -21,6 +21,7 @@ _HOME = {
     "Model": "ffgb.model",
     "Config": "ffgb.training",
     "Result": "ffgb.training",
+    "federate": "ffgb.training",
     "train": "ffgb.training",
 }
 

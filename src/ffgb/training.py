@@ -1,9 +1,8 @@
-"""From a configuration to a finished run directory: what `ffgb train` does, as a library call.
+"""Training as a library call: from a configuration to a run directory, as `ffgb train` does, or on arrays in memory.
 
->>> from ffgb.training import Config, train
 >>> result = train(Config(data=("wine",), clients=4, rounds=3), workers=0)
->>> result.summary["clients"]
-4
+>>> result.summary["clients"], result.model.f.terms
+(4, 1)
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +25,7 @@ from ffgb.data import Dataset, load, load_sites, partition
 from ffgb.engines.local import Holding, in_parts, local_engine
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Flatten, Moments, RandomFourier, Standardize, bandwidth
-from ffgb.functions import Family
+from ffgb.functions import Array, Family
 from ffgb.learners import allow
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
@@ -36,7 +35,7 @@ from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.schedules import Constant, Power, Schedule, Theorem
-from ffgb.server import Learner, Server
+from ffgb.server import Learner, Server, State
 
 SITE_FILES = (".csv", ".parquet", ".npz")
 
@@ -209,6 +208,41 @@ def train(
         run.write_model(model.to_bytes())
         run.write_json("summary.json", summary)
     return Result(run, model, metrics, summary, finished or not stopped)
+
+
+def federate(
+    clients: Sequence[tuple[Array, Array]],
+    family: Family,
+    loss: Loss,
+    algorithm: FFGB,
+    rounds: int,
+    *,
+    tests: Sequence[tuple[Array, Array]] = (),
+    workers: int | None = 0,
+    seed: int = 0,
+    participation: int | None = None,
+    by_size: bool = False,
+) -> tuple[State, list[dict[str, Any]]]:
+    """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
+
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [(x, (x[:, 0] > 0).astype(int)) for x in rng.standard_normal((3, 40, 2))]
+    >>> family = Linear(Flatten(2), outputs=1)
+    >>> state, metrics = federate(clients, family, Logistic(), FFGB(Constant(4.0), K=2), rounds=5)
+    >>> state.f(np.array([[1.0, 0.0], [-1.0, 0.0]])) > 0
+    array([[ True],
+           [False]])
+    """
+    holdings = [Holding(x, y) for x, y in clients] + [Holding(x, y, training=False) for x, y in tests]
+    with local_engine(holdings, workers) as engine:
+        options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
+        server = Server(engine, [len(y) for _, y in clients], len(tests), **options)
+        state = server.start(algorithm, lambda moments: family, loss, moments=False, scale_target=False)
+        metrics = []
+        for after, line in server.rounds(state, rounds):
+            state = after
+            metrics.append(line)
+    return state, metrics
 
 
 def make_algorithm(config: Config) -> FFGB:

@@ -20,7 +20,7 @@ from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Square
 from ffgb.oracles import contraction
 from ffgb.schedules import Constant, Power, Theorem
-from tests.federate import run
+from ffgb.training import federate as run
 
 values_family = Linear(Flatten(3), 3)  # carries no meaning where only values at points are looked at
 

@@ -24,10 +24,13 @@ from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy
 from ffgb.schedules import Power
 from ffgb.server import Server, State
+from ffgb.training import federate as run
 from ffgb.wire import Message, encode
-from tests.federate import Part, run
 
 SHAPE = (1, 16, 16)
+
+
+Part = tuple[np.ndarray, np.ndarray]
 
 
 def parts() -> list[Part]:
