@@ -18,9 +18,10 @@ from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Square
 from ffgb.oracles import WO2
 from ffgb.schedules import Constant, Power
+from ffgb.seeds import stream
 from ffgb.server import Server
 from ffgb.training import federate as run
-from ffgb.wire import decode
+from ffgb.wire import Message, decode, encode
 
 Part = tuple[np.ndarray, np.ndarray]
 
@@ -47,7 +48,7 @@ def by_formula(some: list[Part], family: Linear | Tree, algorithm: FFGB, T: int,
             x, y = some[i]
             z = family.prepare(x)
             at = OnPoints(1.0, family.zero(), f.evaluate(z))
-            rng = np.random.default_rng([0, 1, t, i])
+            rng = stream(0, "client", t, i)
             g, _ = algorithm.client(t, at, y, loss, WO2(family, z), rng)
             mean = mean + (f * g.decay + g.increment) * (weights[i] / total)
         f = mean
@@ -78,11 +79,12 @@ def test_a_sampled_client_pays_for_what_it_missed(family: Linear | Tree) -> None
     up, down, version = 0, 0, dict.fromkeys(range(N), 0)
     for t in range(T):
         for i in sample(0, t, N, m):
-            if family.closed:
-                up, down = up + 1, down + (version[i] < t) + 1
-            else:
+            if family.closed:  # the newest f when it is sampled, its answer, and nothing else: FedAvg's traffic
+                up, down = up + 1, down + (version[i] < t)
+                version[i] = t
+            else:  # everything it missed, and the others' part of this round
                 up, down = up + K, down + (t - version[i]) * m * K + (m - 1) * K
-            version[i] = t + 1
+                version[i] = t + 1
     assert lines[-1]["models_up"] == pytest.approx(up / N)
     assert lines[-1]["models_down"] == pytest.approx(down / N)
     assert state.delivered == tuple(version.values())
@@ -128,7 +130,7 @@ def test_moments_are_aggregated_and_targets_scaled_back() -> None:
         np.testing.assert_allclose(state.job.family.features.mean, x.mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(state.job.target.mean, y.mean())
         np.testing.assert_allclose(state.job.target.scale, y.std())
-        # set-up: 2·3 + 1 numbers for x and 2 + 1 for y go up; mean and scale of x and y come down
+        # set-up: 2·3 + 1 numbers for x and 2·1 + 1 for y go up; mean and scale of x and y come down
         assert state.costs.parameters_up == 2 * (7 + 3)
         assert state.costs.parameters_down == 2 * (6 + 2)
         for after, line in server.rounds(state, 40):
@@ -148,6 +150,18 @@ def test_impossible_participation_is_refused(m: int) -> None:
         run(parts(), FAMILIES[0], CrossEntropy(3), FFGB(Constant(0.5)), 1, participation=m)
 
 
+def test_a_client_without_points_or_with_too_few_targets_is_refused() -> None:
+    for x, y in ((np.zeros((0, 3)), np.zeros(0, np.int64)), (np.zeros((3, 3)), np.zeros(2, np.int64))):
+        with pytest.raises(FFGBError, match=r"no points|3 points and 2 targets"):
+            run([*parts(2), (x, y)], FAMILIES[0], CrossEntropy(3), FFGB(Constant(0.5)), 1)
+
+
+def test_a_loss_that_becomes_infinite_ends_the_run() -> None:
+    some: list[Part] = [(x, y.astype(float) * 1e200) for x, y in parts()]
+    with pytest.raises(FFGBError, match=r"infinite in round \d+; choose a smaller --step-size|diverged"):
+        run(some, Linear(Flatten(3), 1), Square(), FFGB(Constant(1e120)), 5)
+
+
 def test_an_error_names_the_client() -> None:
     some = [*parts(2), (np.zeros((3, 3), np.float32), np.array([0, 1, 7]))]
     with pytest.raises(FFGBError, match="client 2: class labels must lie in 0 … 2"):
@@ -158,8 +172,6 @@ def test_repeated_messages_change_nothing_and_early_ones_are_answered_with_resyn
     some = parts(2)
     with InProcess([Holding(x, y) for x, y in some]) as engine:
         server = Server(engine, [len(y) for _, y in some])
-        from ffgb.wire import Message, encode
-
         assert decode(engine.exchange(encode(Message("train", 0)), [0])[0]).values == {"version": -1}
         state = server.start(
             FFGB(Constant(0.5)), lambda m: FAMILIES[1], CrossEntropy(3), moments=False, scale_target=False

@@ -9,9 +9,10 @@ from ffgb._version import __version__
 
 if TYPE_CHECKING:
     from ffgb.algorithms.ffgb import FFGB
+    from ffgb.config import Config
     from ffgb.errors import FFGBError
     from ffgb.model import Model
-    from ffgb.training import Config, Result, federate, train
+    from ffgb.training import Result, federate, train
 
 __all__ = ["FFGB", "Config", "FFGBError", "Model", "Result", "__version__", "citation", "federate", "train"]
 
@@ -19,7 +20,7 @@ _HOME = {
     "FFGB": "ffgb.algorithms.ffgb",
     "FFGBError": "ffgb.errors",
     "Model": "ffgb.model",
-    "Config": "ffgb.training",
+    "Config": "ffgb.config",
     "Result": "ffgb.training",
     "federate": "ffgb.training",
     "train": "ffgb.training",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -52,9 +53,15 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except MemoryError:
+        print("ffgb: not enough memory; choose a smaller learner or fewer workers", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        print(f"ffgb: {error.filename or 'a file'}: {error.strerror or error}; choose another place", file=sys.stderr)
+        sys.exit(2)
 
 
 def _version(value: bool) -> None:
@@ -71,98 +78,125 @@ def _root(
 ) -> None: ...
 
 
-JSON = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, and nothing else.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+MODULE = Annotated[
+    str | None,
+    typer.Option(
+        "--learner", help="package.module:factory, if the run has such a learner: its code is imported and run here."
+    ),
+]
+
+
+def _option(panel: str, help: str, default: str | bool = True, **more: Any) -> Any:
+    """An option of `train`, in one of the panels of its help."""
+    return typer.Option(help=help, rich_help_panel=panel, show_default=default, **more)
+
+
+DATA, METHOD, LEARNER, RUN = "Data and clients", "Algorithm and steps", "Weak learners", "Run"
+BY_LEARNER = "by learner"
 
 
 @app.command()
 def train(
     ctx: typer.Context,
     data: Annotated[
-        list[str] | None, typer.Option(help="A named set ('ffgb data list'), or one file a client: repeat it.")
+        list[str] | None, _option(DATA, "A named set ('ffgb data list'), or a client's file: repeat it.", "digits")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients. [default: 20, or the natural sites]")] = None,
+    target: Annotated[str | None, _option(DATA, "The column to predict, for CSV and Parquet files.", False)] = None,
+    task: Annotated[
+        str | None, _option(DATA, "classification or regression, for files.", "by the target's values")
+    ] = None,
+    clients: Annotated[int | None, _option(DATA, "Number of clients N.", "20, or the natural sites", min=1)] = None,
     split: Annotated[
-        str | None, typer.Option(help="similarity, dirichlet, iid or natural. [default: natural if there are sites]")
+        str | None,
+        _option(DATA, "similarity, dirichlet, iid or natural.", "natural if there are sites, else similarity"),
     ] = None,
-    similarity: Annotated[float, typer.Option(help="Share of rows dealt out evenly; the rest goes by label.")] = 0.1,
-    alpha: Annotated[float, typer.Option(help="Concentration of the dirichlet split.")] = 0.5,
-    algorithm: Annotated[str, typer.Option(help="ffgb.")] = "ffgb",
-    learner: Annotated[
-        str, typer.Option(help="features, linear, mlp, cnn, tree, or package.module:factory of a torch module.")
-    ] = "features",
-    loss: Annotated[str, typer.Option(help="auto, cross-entropy, logistic, square or huber.")] = "auto",
-    rounds: Annotated[int | None, typer.Option(min=0, help="Communication rounds T. [default: by learner]")] = None,
-    local_steps: Annotated[int | None, typer.Option(min=1, help="Local steps K. [default: by learner]")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="power η₀/(Kt+k+1)^p, constant, theorem1 2/(μ(tK+k+1)), theorem2 4/(μ(tK+k+1)).")
-    ] = None,
-    step_size: Annotated[float | None, typer.Option(help="η₀, or the constant step. [default: by learner]")] = None,
-    step_power: Annotated[float, typer.Option(help="p of the power schedule.")] = 1.0,
-    step_offset: Annotated[str, typer.Option(help="t: the paper's Kt+k+1; t+1: the authors' code, K(t+1)+k.")] = "t",
-    mu: Annotated[float, typer.Option(min=0.0, help="Tikhonov regularisation μ.")] = 0.0,
-    residual: Annotated[
-        bool, typer.Option("--residual/--no-residual", help="Carry the oracle's error Δ into the next local step.")
-    ] = True,
+    similarity: Annotated[float, _option(DATA, "Share of the rows dealt out evenly; the rest goes by label.")] = 0.1,
+    alpha: Annotated[float, _option(DATA, "Concentration of the dirichlet split.")] = 0.5,
     participation: Annotated[
-        float | None, typer.Option(help="Clients sampled a round: a number, or a share below 1. [default: all]")
+        str | None, _option(DATA, "Clients sampled a round: a number such as 5, or a share such as 0.5.", "all")
     ] = None,
-    client_weights: Annotated[str, typer.Option(help="uniform, as in the paper, or size.")] = "uniform",
-    features: Annotated[int, typer.Option(min=1, help="Random Fourier features D (learner features).")] = 1024,
-    ridge: Annotated[float, typer.Option(min=0.0, help="Ridge of the closed families' oracle.")] = 1e-3,
-    hidden: Annotated[str, typer.Option(help="Hidden sizes (learner mlp).")] = "32,32",
+    client_weights: Annotated[str, _option(DATA, "uniform, as in the paper, or size.")] = "uniform",
+    algorithm: Annotated[str, _option(METHOD, "ffgb.")] = "ffgb",
+    rounds: Annotated[int | None, _option(METHOD, "Communication rounds T.", BY_LEARNER, min=1)] = None,
+    local_steps: Annotated[int | None, _option(METHOD, "Local steps K.", BY_LEARNER, min=1)] = None,
+    residual: Annotated[
+        bool,
+        typer.Option(
+            "--residual/--no-residual",
+            help="Carry the oracle's error Δ into the next local step.",
+            rich_help_panel=METHOD,
+        ),
+    ] = True,
+    mu: Annotated[float, _option(METHOD, "Tikhonov regularisation μ.", min=0.0)] = 0.0,
+    schedule: Annotated[
+        str | None,
+        _option(METHOD, "power: η₀/(Kt+k+1)^p, constant, theorem1: 2/(μ(tK+k+1)), theorem2: 4/(…).", BY_LEARNER),
+    ] = None,
+    step_size: Annotated[float | None, _option(METHOD, "η₀, or the constant step.", BY_LEARNER)] = None,
+    step_power: Annotated[float, _option(METHOD, "p of the power schedule.")] = 1.0,
+    step_offset: Annotated[str, _option(METHOD, "t: the paper's Kt+k+1; t+1: its authors' code, K(t+1)+k.")] = "t",
+    loss: Annotated[str, _option(METHOD, "auto, cross-entropy, logistic, square or huber.")] = "auto",
+    learner: Annotated[
+        str, _option(LEARNER, "features, linear, mlp, cnn, tree, or package.module:factory of your own torch module.")
+    ] = "features",
+    features: Annotated[int, _option(LEARNER, "Random Fourier features D (features).", min=1)] = 1024,
+    ridge: Annotated[float, _option(LEARNER, "Ridge of the oracle (features, linear).", min=0.0)] = 1e-3,
+    hidden: Annotated[str, _option(LEARNER, "Hidden sizes (mlp).")] = "32,32",
     oracle_steps: Annotated[
-        int, typer.Option(min=1, help="Adam steps of an oracle call (mlp, cnn); the paper: 1000.")
+        int, _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", min=1)
     ] = 200,
-    learning_rate: Annotated[float, typer.Option(help="Adam's step size (mlp, cnn).")] = 0.005,
-    batch: Annotated[int, typer.Option(min=1, help="Minibatch of an oracle step (mlp, cnn).")] = 128,
-    depth: Annotated[int, typer.Option(help="Depth of trees (learner tree).")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="All randomness comes from it.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The run directory. [default: a new one under runs/]")] = None,
+    learning_rate: Annotated[float, _option(LEARNER, "Adam's step size (mlp, cnn).")] = 0.005,
+    batch: Annotated[int, _option(LEARNER, "Minibatch of an oracle step (mlp, cnn).", min=1)] = 128,
+    depth: Annotated[int, _option(LEARNER, "Depth of trees (tree).")] = 4,
+    seed: Annotated[int, _option(RUN, "All randomness comes from it.", min=0)] = 0,
+    out: Annotated[Path | None, _option(RUN, "The run directory.", "a new one under runs/")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; its configuration is kept.")
+        bool,
+        typer.Option("--resume", help="Continue the run in --out; its configuration is kept.", rich_help_panel=RUN),
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes; 0: all in this one. [default: one a core]")
+        int | None, _option(RUN, "Worker processes; 0: none, all in this one.", "one a core", min=0)
     ] = None,
-    as_json: JSON = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the summary as one JSON object, and nothing else.", rich_help_panel=RUN),
+    ] = False,
 ) -> None:
     """Train across clients, and write a run directory with the model."""
-    from ffgb import training
+    from ffgb.config import Config
+    from ffgb.training import train as run_training
 
-    given = {
-        name: value
-        for name, value in ctx.params.items()
-        if name not in ("out", "resume", "workers", "as_json") and _was_given(ctx, name)
-    }
-    if "data" in given:
-        given["data"] = tuple(given["data"])
-    if "hidden" in given:
-        given["hidden"] = _sizes(given["hidden"])
+    settings = {field.name for field in dataclasses.fields(Config)}
+    given = {name: value for name, value in ctx.params.items() if name in settings and _was_given(ctx, name)}
+    for name, read in (("data", tuple), ("hidden", _sizes), ("participation", _number)):
+        if name in given:
+            given[name] = read(given[name])
     if resume:
         if out is None:
             raise FFGBError("--resume needs the run directory to continue: add --out DIR")
         config = _resumed(out, given)
     else:
-        config = training.Config(**given)
+        config = Config(**given)
+        if config.files:  # as absolute paths, so that the run can be evaluated from anywhere
+            config = Config(**{**given, "data": tuple(str(Path(file).absolute()) for file in config.data)})
         out = out or _new_directory(config)
-    with _interruptible() as interrupted, _Display(quiet=as_json) as display:
-        result = training.train(
-            *(config, out),
-            resume=resume,
-            workers=workers,
-            on_start=display.start,
-            on_round=display.round,
-            should_stop=lambda: bool(interrupted),
-        )
+    try:
+        with _interruptible() as interrupted, _Display(quiet=as_json) as display:
+            result = run_training(
+                *(config, out),
+                resume=resume,
+                workers=workers,
+                on_start=display.start,
+                on_round=display.round,
+                should_stop=lambda: bool(interrupted),
+            )
+    except KeyboardInterrupt:
+        _stopped(out)
     if not result.finished:
-        print(
-            f"ffgb: stopped after round {len(result.metrics)}; continue with: ffgb train --resume --out {out}",
-            file=sys.stderr,
-        )
-        sys.exit(INTERRUPTED)
+        _stopped(out)
     if as_json:
-        print(json.dumps({**result.summary, "run": str(out)}))
+        print(json.dumps({**result.summary, "run": str(out)}, allow_nan=False))
     else:
         _print_summary(result.summary, out)
 
@@ -173,14 +207,20 @@ def evaluate(
     data: Annotated[
         list[str] | None, typer.Option(help="Score the model on these files instead of the run's test rows.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help="The files' target column, if the run has none.")] = None,
+    learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
     """Score a run's model on its test rows, or on files of your own."""
     from ffgb import scoring
     from ffgb.runs import Run
 
-    scores = scoring.evaluate(Run.open(run), data or ())
-    _print_rows([{"part": name, **values} for name, values in scores.items()], as_json)
+    _trust(learner)
+    scores = scoring.evaluate(Run.open(run), data or (), target)
+    if as_json:
+        print(json.dumps(scores, allow_nan=False))
+    else:
+        _print_rows([{"part": name, **values} for name, values in scores.items()])
 
 
 @app.command()
@@ -190,16 +230,19 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,
+    learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
     from ffgb import scoring
     from ffgb.model import Model
 
+    _trust(learner)
     text = scoring.predict(Model.load(run), file).to_csv(index=False)
     if output is None:
         print(text, end="")
     else:
         output.write_text(text)
+        print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
 
 
 @data_app.command("list")
@@ -207,42 +250,58 @@ def data_list(as_json: JSON = False) -> None:
     """The data sets that can be named, what is in them, and whether they are here."""
     from ffgb.data import listing
 
-    rows = [
-        {
-            "name": s.name,
-            "here": "yes" if s.present else "no",
-            "task": s.task,
-            "rows": s.rows,
-            "columns": s.columns,
-            "classes": s.classes,
-            "sites": s.sites,
-            "where it comes from": s.origin,
-        }
-        for s in listing()
-    ]
-    _print_rows(rows, as_json)
-    if not as_json:
-        _say_where()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(s) for s in listing()]))
+        return
+    names = ("name", "task", "rows", "columns", "classes", "sites")
+    _print_rows([{**{n: getattr(s, n) or "" for n in names}, "here": "yes" if s.present else "no"} for s in listing()])
+    print("\nwhere they come from:")
+    for s in listing():
+        print(f"  {s.name}: {s.origin}; licence: {s.licence}")
+    where = os.environ.get("FFGB_DATA")
+    print(
+        f"\nfiles are looked for in {where} (FFGB_DATA)" if where else "\nset FFGB_DATA to the folder with the files",
+        "also: openml:NAME, which downloads, and files of your own, one a client",
+        sep="\n",
+    )
 
 
 @data_app.command("verify")
 def data_verify(
-    names: Annotated[list[str] | None, typer.Argument(help="Which sets. [default: all]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Which sets.", show_default="all that are here")] = None,
     as_json: JSON = False,
 ) -> None:
-    """Check the files of data sets against their published checksums; exit code 2 if one is damaged."""
-    from ffgb.data import SOURCES, verify
+    """Check the files of data sets against their published sums; exit code 2 if one is damaged or missing."""
+    from ffgb.data import SOURCES, available, verify
 
     rows = [
         {"name": name, "file": str(path), "status": status}
-        for name in names or SOURCES
+        for name in names or filter(available, SOURCES)
         for path, status in verify(name) or [(Path("inside scikit-learn"), "ok")]
     ]
-    _print_rows(rows, as_json)
-    if corrupt := [row["file"] for row in rows if row["status"] == "corrupt"]:
-        raise FFGBError(f"{', '.join(corrupt)} is damaged; delete it and fetch it again")
-    if names and any(row["status"] == "missing" for row in rows):
-        raise FFGBError(f"files of {', '.join(names)} are missing; put them into the folder shown, or set FFGB_DATA")
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        _print_rows(rows)
+    for status, advice in (("corrupt", "delete it and fetch it again"), ("missing", "put it there, or set FFGB_DATA")):
+        if bad := [row["file"] for row in rows if row["status"] == status]:
+            raise FFGBError(f"{', '.join(bad)}: {status}; {advice}")
+
+
+def _trust(learner: str | None) -> None:
+    """The user names code of their own that a model needs: only then is it imported."""
+    if learner is not None:
+        from ffgb.learners import allow
+
+        allow(learner)
+
+
+def _stopped(out: Path) -> NoReturn:
+    if (out / "config.json").exists():
+        print(f"ffgb: stopped; continue with: ffgb train --resume --out {out}", file=sys.stderr)
+    else:
+        print("ffgb: stopped before a round was finished; nothing was written", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def _was_given(ctx: typer.Context, name: str) -> bool:
@@ -260,22 +319,38 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
+def _number(text: str) -> int | float:
+    """5 is a number of clients, 0.5 and 1.0 are shares."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise FFGBError(f"--participation {text!r} is neither a number of clients such as 5 nor a share such as 0.5")
+
+
 def _resumed(out: Path, given: dict[str, Any]) -> Any:
     """The run's own configuration.  Flags may repeat it; only the number of rounds may differ."""
-    import dataclasses
-
+    from ffgb.config import Config, load_data
     from ffgb.runs import Run
-    from ffgb.training import Config
 
     config = Config.from_json(Run.open(out).config)
-    for name, value in given.items():
-        if name != "rounds" and getattr(config, name) != value:
-            flag = "--" + name.replace("_", "-")
-            raise FFGBError(
-                f"the run in {out} was started with {flag} {_shown(getattr(config, name))}, not {_shown(value)}; "
-                f"leave {flag} out to continue it, or start another run with another --out"
-            )
-    return dataclasses.replace(config, rounds=given.get("rounds", config.rounds))
+    config = dataclasses.replace(config, rounds=given.pop("rounds", config.rounds))
+    if config.files and "data" in given:
+        given["data"] = tuple(str(Path(file).absolute()) for file in given["data"])
+    if given:
+        asked = dataclasses.replace(config, **given)
+        same_data = (asked.data, asked.target, asked.task) == (config.data, config.target, config.task)
+        asked = asked.resolved(load_data(config)) if same_data else asked
+        for name in given:
+            before, now = getattr(config, name), getattr(asked, name)
+            if before != now:
+                flag = "--" + name.replace("_", "-")
+                raise FFGBError(
+                    f"the run in {out} was started with {flag} {_shown(before)}, not {_shown(now)}; "
+                    f"leave {flag} out to continue it, or start another run with another --out"
+                )
+    return config
 
 
 def _shown(value: Any) -> str:
@@ -299,7 +374,7 @@ def _interruptible() -> Iterator[list[int]]:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
-        print("\nffgb: finishing this round; Ctrl-C again stops at once", file=sys.stderr)
+        print("\nffgb: stopping after this round; Ctrl-C again stops at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, handler)
     try:
@@ -341,7 +416,8 @@ class _Display:
         what = f"{len(dataset.classes)} classes" if dataset.classes else "regression"
         self.console.print(
             f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {config.clients} clients "
-            f"({config.split} split), learner {config.learner}, {config.local_steps} local steps"
+            f"({config.split} split), learner {config.learner}, {config.local_steps} local steps",
+            highlight=False,
         )
         self.task = self.progress.add_task("train", total=config.rounds, text="set up")
 
@@ -362,15 +438,15 @@ def _score(metrics: dict[str, Any]) -> str:
 
 def _print_summary(summary: dict[str, Any], out: Path | None) -> None:
     console = Console()
+    plain: dict[str, Any] = {"highlight": False, "soft_wrap": not console.is_terminal}
     if "models_up" in summary:
         console.print(
             f"[bold]{_score(summary)}[/bold] after {summary['rounds']} rounds with {summary['clients']} clients; "
             f"{summary['communication_models']:,.1f} models exchanged a client "
             f"({_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
-            highlight=False,
-            soft_wrap=True,
+            **plain,
         )
-    console.print(f"run directory: {out}", highlight=False, soft_wrap=True)
+    console.print(f"run directory: {out}", **plain)
 
 
 def _bytes(count: float) -> str:
@@ -381,21 +457,13 @@ def _bytes(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def _say_where() -> None:
-    where = os.environ.get("FFGB_DATA")
-    text = f"files are looked for in FFGB_DATA={where}" if where else "set FFGB_DATA to the folder that holds the files"
-    print(f"\n{text}; also: openml:NAME (downloads), or your own CSV, Parquet or NPZ files, one a client")
-
-
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(rows))
-        return
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table(*(Column(name, overflow="fold") for name in rows[0]), box=None, pad_edge=False)
     shown = {int: "{:,}", float: "{:.4f}", str: "{}"}
     for row in rows:
         table.add_row(*[shown[type(value)].format(value) for value in row.values()])
-    Console().print(table, soft_wrap=not sys.stdout.isatty())
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)
 
 
 if __name__ == "__main__":

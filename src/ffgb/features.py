@@ -15,49 +15,64 @@ from typing import final
 import numpy as np
 
 from ffgb.functions import Array
+from ffgb.seeds import stream
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, sum and sum of squares of each input (flattened): what a client sends so that scales can be set."""
+    """Count, mean and sum of squared deviations of each input (flattened): what a client sends to set scales by.
+
+    Deviations from the mean, rather than plain squares, because those cancel: of a column near 1e8 nothing would stay.
+    """
 
     count: float
-    sum: Array
-    squares: Array
+    mean: Array
+    deviations: Array
 
     @staticmethod
     def of(x: Array) -> Moments:
         flat = np.asarray(x, np.float64).reshape(len(x), -1)
-        return Moments(float(len(x)), flat.sum(axis=0), np.einsum("ij,ij->j", flat, flat))
+        mean = flat.mean(axis=0)
+        return Moments(float(len(x)), mean, np.square(flat - mean).sum(axis=0))
+
+    @staticmethod
+    def none() -> Moments:
+        """The moments of no points."""
+        return Moments(0.0, np.zeros(0), np.zeros(0))
 
     @staticmethod
     def total(parts: Iterable[Moments]) -> Moments:
-        """The sum over clients, in the order given."""
+        """The moments of all points together, in the order given.
+
+        Chan, Golub, LeVeque, "Algorithms for computing the sample variance", The American Statistician 37, 1983.
+        """
         first, *rest = parts
-        count, total, squares = first.count, first.sum.copy(), first.squares.copy()
+        count, mean, deviations = first.count, first.mean, first.deviations
         for part in rest:
-            count += part.count
-            total += part.sum
-            squares += part.squares
-        return Moments(count, total, squares)
+            shift, both = part.mean - mean, count + part.count
+            deviations = deviations + part.deviations + shift**2 * (count * part.count / both)
+            mean = mean + shift * (part.count / both)
+            count = both
+        return Moments(count, mean, deviations)
 
     def tensors(self) -> dict[str, Array]:
-        return {"count": np.array([self.count]), "sum": self.sum, "squares": self.squares}
+        return {"count": np.array([self.count]), "mean": self.mean, "deviations": self.deviations}
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Array]) -> Moments:
-        return Moments(float(tensors["count"][0]), tensors["sum"], tensors["squares"])
-
-    @property
-    def mean(self) -> Array:
-        mean: Array = self.sum / self.count
-        return mean
+        return Moments(float(tensors["count"][0]), tensors["mean"], tensors["deviations"])
 
     @property
     def variance(self) -> Array:
-        variance: Array = np.maximum(self.squares / self.count - self.mean**2, 0.0)
+        variance: Array = self.deviations / self.count
         return variance
+
+    @property
+    def constant(self) -> Array:
+        """Which inputs are the same at all points, up to float32."""
+        constant: Array = np.sqrt(self.variance) <= 1e-6 * np.abs(self.mean)
+        return constant
 
 
 class FeatureMap(ABC):
@@ -97,21 +112,33 @@ class Standardize(FeatureMap):
 
     @staticmethod
     def by(moments: Moments) -> Standardize:
-        deviation = np.sqrt(moments.variance)
-        # A column that is constant over all clients says nothing: it becomes 0 everywhere instead of 0/0.  The bound
-        # is relative, because squares minus squared mean leaves rounding error in a constant column.
-        constant = deviation <= 1e-6 * np.maximum(np.abs(moments.mean), 1e-30)
-        scale = np.where(constant, np.inf, deviation)
-        return Standardize(moments.mean.astype(np.float32), scale.astype(np.float32))
+        # A column that is constant over all clients says nothing: it becomes 0 everywhere instead of 0/0.
+        scale = np.where(moments.constant, np.inf, np.sqrt(moments.variance))
+        return Standardize(moments.mean, scale)
 
     @property
     def dimension(self) -> int:
         return len(self.mean)
 
     def __call__(self, x: Array) -> Array:
-        flat = np.asarray(x, np.float32).reshape(len(x), self.dimension)
-        z: Array = (flat - self.mean) / self.scale
-        return z
+        flat = np.asarray(x, np.float64).reshape(len(x), self.dimension)
+        return ((flat - self.mean) / self.scale).astype(np.float32)
+
+
+@final
+@dataclass(frozen=True)
+class WithConstant(FeatureMap):
+    """Another map's features and a constant 1: a linear function of them has an intercept."""
+
+    inner: FeatureMap
+
+    @property
+    def dimension(self) -> int:
+        return self.inner.dimension + 1
+
+    def __call__(self, x: Array) -> Array:
+        z = self.inner(x)
+        return np.concatenate([z, np.ones((len(z), 1), np.float32)], axis=1)
 
 
 @final
@@ -134,7 +161,7 @@ class RandomFourier(FeatureMap):
 
     @cached_property
     def _draw(self) -> tuple[Array, Array]:
-        rng = np.random.default_rng([self.seed, 0xFEA7])
+        rng = stream(self.seed, "features")
         frequencies = rng.standard_normal((self.inner.dimension, self.count)) / self.bandwidth
         phases = rng.uniform(0.0, 2.0 * math.pi, self.count)
         return frequencies.astype(np.float32), phases.astype(np.float32)

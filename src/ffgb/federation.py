@@ -24,6 +24,7 @@ from ffgb.errors import FFGBError
 from ffgb.features import Moments
 from ffgb.functions import Array, Family, Function, OnPoints, from_tensors
 from ffgb.losses import Loss
+from ffgb.seeds import stream
 from ffgb.wire import Message
 
 
@@ -159,7 +160,7 @@ class Client:
         if self.oracle is None:
             self.oracle = job.algorithm.oracle(job.family, self.z)
         f = OnPoints(1.0, job.family.zero(), self.f)
-        rng = np.random.default_rng([job.seed, 1, t, self.i])
+        rng = stream(job.seed, "client", t, self.i)
         g, gammas = job.algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
         return Message("answer", t, self.i, {"gamma": gammas}, light(g.increment))
 
@@ -186,5 +187,5 @@ def sample(seed: int, t: int, clients: int, m: int) -> list[int]:
     """S^t: m of N clients without replacement, in increasing order; it depends on nothing but the seed and t."""
     if m >= clients:
         return list(range(clients))
-    chosen = np.random.default_rng([seed, 2, t]).choice(clients, size=m, replace=False)
+    chosen = stream(seed, "sampling", t).choice(clients, size=m, replace=False)
     return sorted(int(i) for i in chosen)

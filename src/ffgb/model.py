@@ -83,20 +83,29 @@ class Model:
         return encode(Message("model", values=values, tensors={**light(self.f), **arrays}))
 
     @staticmethod
+    def from_bytes(data: bytes) -> Model:
+        """The inverse of `to_bytes`."""
+        message = decode(data)
+        if message.kind != "model":
+            raise FFGBError(f"it is a message of the kind {message.kind!r}")
+        values = message.values
+        job = build(values["recipe"], message.tensors)
+        if not isinstance(job, Job):
+            raise FFGBError("it does not describe a job")
+        f = from_tensors(job.family, message.tensors)
+        return Model(job, f, tuple(values["shape"]), tuple(values["classes"]), tuple(values["columns"]))
+
+    @staticmethod
     def load(path: str | Path) -> Model:
         """The model in a file, or in a run directory."""
         file = Path(path)
-        file = file / "model.safetensors" if file.is_dir() else file
+        if file.is_dir():
+            if (file / "config.json").exists() and not (file / "model.safetensors").exists():
+                raise FFGBError(f"the run in {file} did not end; continue it with: ffgb train --resume --out {file}")
+            file = file / "model.safetensors"
         if not file.exists():
-            raise FFGBError(f"there is no model at {file}; a run writes it when its last round is over")
-        message = decode(file.read_bytes())
-        if message.kind != "model":
-            raise FFGBError(f"{file} is not a model that ffgb wrote")
-        job = build(message.values["recipe"], message.tensors)
-        return Model(
-            job,
-            from_tensors(job.family, message.tensors),
-            tuple(message.values["shape"]),
-            tuple(message.values["classes"]),
-            tuple(message.values["columns"]),
-        )
+            raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
+        try:
+            return Model.from_bytes(file.read_bytes())
+        except (FFGBError, KeyError, TypeError, ValueError) as error:
+            raise FFGBError(f"{file} is not a model that ffgb wrote, or cannot be used here: {error}") from error

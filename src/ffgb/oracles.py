@@ -28,7 +28,9 @@ class WO2:
         h = self.family.member(self.fit(phi, rng))
         values = h.evaluate(self.z)
         if not np.isfinite(values).all():
-            raise FFGBError("the weak learner diverged to infinite values; lower its learning rate")
+            raise FFGBError(
+                "the weak learner diverged to infinite values; choose a smaller --step-size or learning rate"
+            )
         gamma = contraction(values, phi)
         if gamma <= 0.0 and np.any(values):
             # h does not contract.  Among its multiples, ⟨h,φ⟩/‖h‖² · h is the closest to φ, and it does unless h ⊥ φ.

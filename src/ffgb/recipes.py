@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, RandomFourier, Standardize
+from ffgb.features import Flatten, RandomFourier, Standardize, WithConstant
 from ffgb.federation import Job, Target
 from ffgb.functions import Array
 from ffgb.learners.linear import Linear
@@ -32,7 +32,7 @@ KINDS: dict[str, type] = {
         *(FFGB, Job, Target),
         *(CrossEntropy, Logistic, Square, Huber),
         *(Theorem, Power, Constant),
-        *(Flatten, Standardize, RandomFourier),
+        *(Flatten, Standardize, WithConstant, RandomFourier),
         *(Linear, MLP, Net, Tree),
     )
 }  # fmt: skip

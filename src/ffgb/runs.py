@@ -8,8 +8,11 @@ the same bits as an unbroken run.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -34,14 +37,18 @@ class Run:
         """A new directory with its configuration."""
         Run.must_be_free(path)
         run = Run(path)
-        run.checkpoint.mkdir(parents=True, exist_ok=True)
-        run.write_json("config.json", config)
+        path.mkdir(parents=True, exist_ok=True)
+        run.write_json("config.json", config)  # before anything else: a directory without it is no run
+        run.checkpoint.mkdir()
         return run
 
     @staticmethod
     def must_be_free(path: Path) -> None:
         if (path / "config.json").exists():
             raise FFGBError(f"{path} already holds a run; continue it with --resume, or choose another --out")
+        parent = next(p for p in (path, *path.resolve().parents) if p.exists())
+        if not os.access(parent, os.W_OK):
+            raise FFGBError(f"{parent} cannot be written to; choose another --out")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FFGBError(f"{path} exists and is not an empty directory; choose another --out")
 
@@ -52,6 +59,17 @@ class Run:
             raise FFGBError(f"{path} holds no run: there is no config.json in it")
         return Run(path)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The directory is this process's alone: two that trained in it would overwrite each other."""
+        self.checkpoint.mkdir(exist_ok=True)
+        with (self.checkpoint / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FFGBError(f"another process is training in {self.path}; wait for it to end") from error
+            yield
+
     @property
     def config(self) -> dict[str, Any]:
         return self._read_json("config.json")
@@ -61,7 +79,7 @@ class Run:
         return self._read_json("summary.json")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        self._write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+        self._write(self.path / name, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
     def write_model(self, data: bytes) -> None:
         self._write(self.path / "model.safetensors", data)
@@ -75,7 +93,8 @@ class Run:
         elif state.updates:
             last = state.updates[-1]
             self._write_function(f"round-{last.version:06d}.safetensors", last.version, last.decay, last.increment)
-        self._write(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in metrics).encode())
+        lines = [json.dumps(line, allow_nan=False) + "\n" for line in metrics]
+        self._write(self.path / "metrics.jsonl", "".join(lines).encode())
         content = {
             "t": state.t,
             "costs": dataclasses.asdict(state.costs),
@@ -99,6 +118,8 @@ class Run:
             f, updates = self._read_functions(job, t)
             costs = Costs(**content["costs"])
             metrics = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()[:t]]
+            if len(metrics) != t:
+                raise FFGBError(f"metrics.jsonl has {len(metrics)} rounds of {t}")
             state = State(job, t, f, updates, tuple(content["delivered"]), costs)
             return state, metrics, float(content["seconds"])
         except (OSError, KeyError, TypeError, ValueError, FFGBError) as error:
@@ -133,6 +154,8 @@ class Run:
             ) from error
         except ValueError as error:
             raise FFGBError(f"{path} is not valid JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise FFGBError(f"{path} was not written by ffgb")
         return content
 
     @staticmethod

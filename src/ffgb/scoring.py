@@ -9,27 +9,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ffgb.config import Config, load_data
 from ffgb.data import load_sites, read_points
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 from ffgb.model import Model
 from ffgb.runs import Run
-from ffgb.training import Config, load_data
 
 
-def evaluate(run: Run, files: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> dict[str, dict[str, Any]]:
     """Loss and accuracy (or RMSE) of a run's model: on its own test rows, or on files, each part by its name."""
     model = Model.load(run.path)
-    config = Config.from_json(run.config)
     if files:
         paths = [Path(f) for f in files]
         task = "classification" if model.classes else "regression"
         new = load_sites(
-            paths, config.target, task=task, holdout=0.0, classes=model.classes or None, columns=model.columns or None
+            paths,
+            target or run.config.get("target"),
+            task=task,
+            holdout=0.0,
+            classes=model.classes or None,
+            columns=model.columns or None,
         )
         x, y, names, site = new.x, new.y, new.sites, new.site
     else:
-        dataset = load_data(config)
+        dataset = load_data(Config.from_json(run.config))
         x, y, names, site = dataset.x_test, dataset.y_test, dataset.sites, dataset.site_test
     if len(y) == 0:
         raise FFGBError(f"the run in {run.path} held out no test rows; name files to evaluate on with --data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ from ffgb.losses import Loss
 from ffgb.recipes import describe
 from ffgb.wire import Message, decode, encode
 
-Learner: TypeAlias = Callable[[Moments | None], Family]
-"""How a family comes about: from moments aggregated over all clients, if it asks for them."""
+Learner: TypeAlias = Callable[[Moments], Family]
+"""How a family comes about: from moments aggregated over all clients (empty ones, if none were asked for)."""
 
 TRIES = 3
 """How often a client that lost its state is restored for one question before the run ends."""
@@ -116,7 +117,7 @@ class Server:
     def start(self, algorithm: FFGB, learner: Learner, loss: Loss, *, moments: bool, scale_target: bool) -> State:
         """The set-up exchange: aggregated moments up, the job down."""
         everyone, costs = range(self.N), Costs()
-        x_moments: Moments | None = None
+        x_moments = Moments.none()
         target: Target | None = None
         if moments or scale_target:
             request = Message("moments")
@@ -126,8 +127,9 @@ class Server:
             target = Target.by(_total([answers[i] for i in everyone], "y/")) if scale_target else None
         job = Job(algorithm, learner(x_moments), loss, target, self.seed)
         setup = setup_message(job)
-        self._exchange(encode(setup), [*everyone, *self.tests])
-        return State(job, 0, job.family.zero(), (), (0,) * self.N, costs.down(setup, self.N))
+        ready = self._exchange(encode(setup), [*everyone, *self.tests])
+        costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
+        return State(job, 0, job.family.zero(), (), (0,) * self.N, costs)
 
     def rounds(self, state: State, T: int) -> Iterator[tuple[State, dict[str, Any]]]:
         """Algorithm 1: the state and the metrics after each round."""
@@ -141,11 +143,17 @@ class Server:
             state = self._step(state, increment)  # line 4
             update = state.missing(t)[-1].message()
             reports = self._ask(state, update, [*S, *self.tests])
-            costs = state.costs.down(train, len(S)).up(answers[i] for i in S)
-            known = () if state.job.family.closed else [answers[i] for i in S]
-            costs = costs.down(update, len(S), known=known).up(reports[i] for i in S)
-            state = replace(state, costs=costs, delivered=_set(state.delivered, S, t + 1))
-            yield state, self._metrics(state, S, answers, reports) | {"seconds": time.perf_counter() - began}
+            state = replace(state, costs=state.costs.down(train, len(S)).up(answers[i] for i in S))
+            if self.m == self.N or not state.job.family.closed:
+                known = () if state.job.family.closed else [answers[i] for i in S]
+                costs = state.costs.down(update, len(S), known=known).up(reports[i] for i in S)
+                state = replace(state, costs=costs, delivered=_set(state.delivered, S, t + 1))
+            # else: a client that is sampled now and then needs f only when it is sampled again, and will then be sent
+            # the newest.  That we look at f^{t+1} at its points already is a measurement, as on the test set.
+            metrics = self._metrics(state, S, answers, reports) | {"seconds": time.perf_counter() - began}
+            if not math.isfinite(metrics["train_loss"]):
+                raise FFGBError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
+            yield state, metrics
 
     def _step(self, state: State, increment: Function) -> State:
         """f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments."""
@@ -157,11 +165,11 @@ class Server:
     def _catch_up(self, state: State, clients: Sequence[int]) -> State:
         """Send the sampled clients what they missed, and count it."""
         costs = state.costs
-        for version, some in _by_version({i: state.delivered[i] for i in clients}):
-            for update in state.missing(version):
-                message = update.message()
-                reports = self._ask(state, message, some)
-                costs = costs.down(message, len(some)).up(reports.values())
+        for update in state.missing(min(state.delivered[i] for i in clients)):
+            some = [i for i in clients if state.delivered[i] < update.version]
+            message = update.message()
+            reports = self._ask(state, message, some)
+            costs = costs.down(message, len(some)).up(reports.values())
         return replace(state, costs=costs, delivered=_set(state.delivered, clients, state.t))
 
     def _ask(self, state: State, message: Message, clients: Sequence[int]) -> dict[int, Message]:
@@ -183,10 +191,10 @@ class Server:
         """Bring clients from the versions they have (−1: nothing) to f^version."""
         if fresh := [i for i, v in versions.items() if v < 0]:
             self._exchange(encode(setup_message(state.job)), fresh)
-        for v, some in _by_version({i: max(v, 0) for i, v in versions.items()}):
-            for update in state.missing(v):
-                if update.version <= version:
-                    self._exchange(encode(update.message()), some)
+        for update in state.missing(max(min(versions.values()), 0)):
+            if update.version <= version:
+                some = [i for i, v in versions.items() if v < update.version]
+                self._exchange(encode(update.message()), some)
 
     def _exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, Message]:
         answers = {i: decode(answer) for i, answer in self.engine.exchange(data, clients).items()}
@@ -236,14 +244,6 @@ def setup_message(job: Job) -> Message:
     """The job as a message."""
     recipe, arrays = describe(job)
     return Message("setup", values={"recipe": recipe}, tensors=arrays)
-
-
-def _by_version(versions: Mapping[int, int]) -> list[tuple[int, list[int]]]:
-    """Clients that have the same version are sent the same."""
-    groups: dict[int, list[int]] = {}
-    for i, version in versions.items():
-        groups.setdefault(version, []).append(i)
-    return sorted(groups.items())
 
 
 def _set(versions: tuple[int, ...], clients: Iterable[int], version: int) -> tuple[int, ...]:

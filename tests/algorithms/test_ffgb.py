@@ -20,6 +20,7 @@ from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Square
 from ffgb.oracles import contraction
 from ffgb.schedules import Constant, Power, Theorem
+from ffgb.seeds import stream
 from ffgb.training import federate as run
 
 values_family = Linear(Flatten(3), 3)  # carries no meaning where only values at points are looked at
@@ -83,7 +84,7 @@ class SameTies(np.random.RandomState):
         self.seed, self.t = seed, 0
 
     def randint(self, *args: int) -> int:  # type: ignore[override]
-        ours = int(np.random.default_rng([self.seed, 1, self.t, 0]).integers(2**31))
+        ours = int(stream(self.seed, "client", self.t, 0).integers(2**31))
         self.t += 1
         return np.random.RandomState(ours).randint(*args)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from ffgb.losses import CrossEntropy
 from ffgb.schedules import Power
 from ffgb.server import Server, State
 from ffgb.training import federate as run
-from ffgb.wire import Message, encode
+from ffgb.wire import Message, decode, encode
 
 SHAPE = (1, 16, 16)
 
@@ -93,14 +94,17 @@ def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pyt
                 state = after
                 if kill and t == 1:
                     os.kill(engine.pids[1], signal.SIGKILL)
-                if kill and t == 2:  # and once in the middle of a round
-                    threading.Timer(0.02, os.kill, (engine.pids[0], signal.SIGKILL)).start()
+                if kill and t == 2:  # and once while it works, for it has stopped the moment it gets the question
+                    pid = engine.pids[0]
+                    os.kill(pid, signal.SIGSTOP)
+                    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
         return state
 
     undisturbed = train(kill=False)
     with caplog.at_level(logging.WARNING, "ffgb"):
         disturbed = train(kill=True)
     assert "worker 1" in caplog.text
+    assert "worker 0" in caplog.text
     assert "killed by signal 9" in caplog.text
     for key, array in tensors(undisturbed).items():
         np.testing.assert_array_equal(array, tensors(disturbed)[key])
@@ -130,6 +134,23 @@ def test_a_worker_that_keeps_dying_ends_the_run_with_its_clients_name() -> None:
         engine.close()
 
 
+def test_what_a_worker_cannot_build_is_said_and_not_taken_for_a_death(caplog: pytest.LogCaptureFixture) -> None:
+    some = parts()
+    with LocalEngine([Holding(x, y) for x, y in some], workers=2) as engine:
+        strange = Message("setup", values={"recipe": {"kind": "NoSuchClass"}})
+        answers = {i: decode(a) for i, a in engine.exchange(encode(strange), [0, 1]).items()}
+    assert {a.kind for a in answers.values()} == {"error"}
+    assert "'NoSuchClass'" in answers[0].values["text"]
+    assert caplog.text == ""
+
+
+def test_a_file_of_the_users_folder_is_not_imported_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('a file of the user ran')")
+    monkeypatch.chdir(tmp_path)
+    state, _ = run(parts(), family("features"), CrossEntropy(3), FFGB(Power(2.0)), 1, workers=1)
+    assert state.t == 1
+
+
 def test_closing_ends_the_worker_processes() -> None:
     engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))] * 3, workers=2)
     pids = engine.pids
@@ -149,7 +170,7 @@ def test_no_more_workers_than_clients_and_loads_are_even() -> None:
 
 def test_a_test_set_is_cut_into_parts_of_fixed_size() -> None:
     x, y = np.arange(10)[:, None], np.arange(10)
-    cut = in_parts(x, y, rows=4)
-    assert [len(part.y) for part in cut] == [4, 4, 2]
+    cut = in_parts(x, y, size=4)
+    assert [len(part) for part in cut] == [4, 4, 2]
     assert not any(part.training for part in cut)
-    np.testing.assert_array_equal(np.concatenate([part.x for part in cut]), x)
+    np.testing.assert_array_equal(np.concatenate([part.x[part.rows] for part in cut]), x)

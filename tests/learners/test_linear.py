@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from ffgb.features import Flatten, Moments, RandomFourier, Standardize, bandwidth
+from ffgb.features import Flatten, Moments, RandomFourier, Standardize, WithConstant, bandwidth
 from ffgb.learners.linear import Linear
 
 
@@ -31,10 +31,10 @@ def test_a_client_without_any_feature_size_gets_the_zero_function() -> None:
 
 def test_moments_add_up_to_those_of_the_union() -> None:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((100, 5)) * [1, 10, 100, 0.1, 0] + [0, 5, -7, 1e3, 3]
+    x = rng.standard_normal((100, 5)) * [1, 10, 100, 0.1, 0] + [0, 5, -7, 1e9, 3]  # plain squares would cancel
     total = Moments.total(Moments.of(part) for part in np.array_split(x, [10, 11, 70]))
     np.testing.assert_allclose(total.mean, x.mean(axis=0))
-    np.testing.assert_allclose(total.variance, x.var(axis=0), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(total.variance, x.var(axis=0), rtol=1e-6, atol=1e-20)
     again = Moments.from_tensors(total.tensors())
     np.testing.assert_array_equal(again.variance, total.variance)
 
@@ -45,6 +45,15 @@ def test_standardize_equals_scikit_learns_and_silences_constant_columns() -> Non
     z = Standardize.by(Moments.of(x))(x)
     np.testing.assert_allclose(z[:, :3], StandardScaler().fit_transform(x[:, :3]), atol=1e-4)
     np.testing.assert_array_equal(z[:, 3:], 0.0)
+
+
+def test_a_linear_learner_has_an_intercept() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 2))
+    family = Linear(WithConstant(Standardize.by(Moments.of(x))), 1, ridge=1e-6)
+    z = family.prepare(x)
+    f = family.member(family.least_squares(z)(np.full((50, 1), 7.0), np.random.default_rng(0)))
+    np.testing.assert_allclose(f(x), 7.0, atol=1e-3)
+    assert family.features.dimension == 3
 
 
 def test_random_fourier_features_approximate_the_gaussian_kernel() -> None:

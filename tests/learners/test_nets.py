@@ -178,7 +178,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_name_alone_imports_nothing() -> None:
     for name in ("os:getcwd", "torch.nn:Identity", "resnet"):
-        with pytest.raises(FFGBError, match="register"):
+        with pytest.raises(FFGBError, match="if you trust its code"):
             _ = Net(SMALL, 3, name).spec
 
 

@@ -7,7 +7,6 @@ from typing import final
 
 import numpy as np
 
-from ffgb.errors import FFGBError
 from ffgb.functions import Array
 
 CLASSIFICATION = "classification"
@@ -15,9 +14,6 @@ REGRESSION = "regression"
 TASKS = (CLASSIFICATION, REGRESSION)
 
 HOLDOUT = 0.2
-
-# One number a purpose, so that the rows held out and the rows dealt to clients come from unrelated streams of one seed.
-_STREAMS = {"holdout": 1, "partition": 2}
 
 
 @final
@@ -65,13 +61,6 @@ class Dataset:
         if self.task == CLASSIFICATION:
             return len(self.classes)
         return 1 if self.y.ndim == 1 else int(self.y.shape[1])
-
-
-def generator(seed: int, purpose: str) -> np.random.Generator:
-    """The stream of random numbers that a seed gives for one purpose."""
-    if seed < 0:
-        raise FFGBError(f"the seed is {seed}; give a whole number from 0 on")
-    return np.random.default_rng([seed, _STREAMS[purpose]])
 
 
 def hold_out(y: Array, share: float, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -21,10 +21,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, generator, hold_out
+from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out
+from ffgb.data.formats import scaled_pixels
 from ffgb.data.targets import class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
+from ffgb.seeds import stream
 
 # A site with fewer rows than this keeps all of them for training: a fifth of four rows is none.
 TOO_FEW_TO_HOLD_OUT = 5
@@ -83,7 +85,7 @@ def load_sites(
     parts: dict[str, list[Array]] = {"x": [], "y": [], "site": [], "x_test": [], "y_test": [], "site_test": []}
     for i, (site, y) in enumerate(zip(sites, labels, strict=True)):
         share = holdout if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0
-        train, test = hold_out(y, share, generator(seed, "holdout"))
+        train, test = hold_out(y, share, stream(seed, "holdout"))
         rows = (site.x[train], y[train], np.full(len(train), i), site.x[test], y[test], np.full(len(test), i))
         for part, values in zip(parts.values(), rows, strict=True):
             part.append(values)
@@ -367,8 +369,8 @@ def _npz_points(arrays: dict[str, Array], path: Path) -> tuple[Array, tuple[str,
     if len(x) == 0:
         raise FFGBError(f"{path} has no rows; give a file with rows in it")
     if x.ndim == 4:
-        # Pixels as bytes become [−1, 1], as for CIFAR-10; other pixels are taken to be scaled already.
-        points = (x.astype(np.float32) / 255 - 0.5) / 0.5 if x.dtype == np.uint8 else _float32(x)
+        # Bytes are scaled as those of the published sets are; other pixels are taken to be scaled already.
+        points = scaled_pixels(x) if x.dtype == np.uint8 else _float32(x)
         _refuse_missing(points.reshape(len(x), -1).sum(axis=1, dtype=np.float64), path, "the array x")
         return points, ()
     names = tuple(str(name) for name in arrays["columns"]) if "columns" in arrays else ()

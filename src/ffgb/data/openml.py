@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, Dataset, generator, hold_out
+from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, Dataset, hold_out
 from ffgb.data.targets import encode, infer_task
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
+from ffgb.seeds import stream
 
 PREFIX = "openml:"
 
@@ -82,5 +83,5 @@ def from_frame(name: str, data: pd.DataFrame, target: pd.Series[Any] | pd.DataFr
         task, y = REGRESSION, values_y
     if task == CLASSIFICATION and len(classes) < 2:
         raise FFGBError(f"{name} has only one class, {classes[0]}; choose another set")
-    train, test = hold_out(y, HOLDOUT, generator(seed, "holdout"))
+    train, test = hold_out(y, HOLDOUT, stream(seed, "holdout"))
     return Dataset(name, task, x[train], y[train], x[test], y[test], classes, tuple(columns))

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ffgb.data.dataset import Dataset, generator
+from ffgb.data.dataset import Dataset
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
+from ffgb.seeds import stream
 
 SPLITS = ("similarity", "dirichlet", "iid", "natural")
 
@@ -102,7 +103,7 @@ def partition(
         return natural(dataset.site)
     if clients is None:
         raise FFGBError(f"the split {split} needs a number of clients")
-    rng = generator(seed, "partition")
+    rng = stream(seed, "partition")
     if split == "similarity":
         return _similarity(dataset.y, clients, similarity, rng)
     if split == "dirichlet":

@@ -19,8 +19,8 @@ class Engine(ABC):
         """The answer of each of these clients to a message."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release what the engine holds."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Release what the engine holds; `at_once` without waiting for work in progress."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,4 +28,4 @@ class Engine(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(at_once=kind is not None)

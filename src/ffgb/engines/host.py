@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import final
 
+import numpy as np
+
 from ffgb.errors import FFGBError
 from ffgb.federation import Client, Job, Update
 from ffgb.recipes import build
@@ -28,12 +30,22 @@ class Host:
                 message.client, message.tensors["x"], message.tensors["y"], training=message.values["training"]
             )
             return
-        content = self._content(message)
+        content, failure = None, None
+        try:
+            content = self._content(message)
+        except Exception as error:  # every client that was asked says so
+            failure = error
         for i in clients:
             try:
-                answer = self.clients[i].answer(message, content)
+                if failure is not None:
+                    raise failure
+                # no warnings: what overflows is found by the oracle, or in the loss, and said in a sentence
+                with np.errstate(all="ignore"):
+                    answer = self.clients[i].answer(message, content)
             except FFGBError as error:
                 answer = Message("error", message.round, i, {"text": str(error)})
+            except MemoryError:
+                answer = Message("error", message.round, i, {"text": "ran out of memory; choose a smaller learner"})
             except Exception:  # a defect, not the user's doing: the server names the client and the stage
                 answer = Message("error", message.round, i, {"text": traceback.format_exc(), "defect": True})
             yield i, encode(answer)

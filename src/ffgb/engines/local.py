@@ -14,12 +14,12 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import final
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ffgb.engines import Engine
@@ -40,14 +40,28 @@ TRIES = 3
 @final
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one client holds.  `training` is False for a part of the test set."""
+    """What one client holds: all of x and y, or some rows of them, which are copied only when they are sent.
+
+    `training` is False for a part of the test set.
+    """
 
     x: Array
     y: Array
+    rows: Array | slice = field(default_factory=lambda: slice(None))
     training: bool = True
 
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise FFGBError(f"a client has {len(self.x)} points and {len(self.y)} targets; give one target a point")
+        if len(self) == 0:
+            raise FFGBError("a client has no points; leave it out")
+
+    def __len__(self) -> int:
+        return len(self.y[self.rows])
+
     def message(self, i: int) -> bytes:
-        return encode(Message("host", client=i, values={"training": self.training}, tensors={"x": self.x, "y": self.y}))
+        tensors = {"x": self.x[self.rows], "y": self.y[self.rows]}
+        return encode(Message("host", client=i, values={"training": self.training}, tensors=tensors))
 
 
 @final
@@ -63,7 +77,7 @@ class InProcess(Engine):
         with threadpool_limits(limits=1):
             return dict(self._host.answers(data, clients))
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         self._host = Host()
 
 
@@ -92,7 +106,7 @@ class LocalEngine(Engine):
         self._modules = list(modules)
         self._workers: list[_Worker] = []
         try:
-            for number, clients in enumerate(_balanced([len(h.y) for h in holdings], workers)):
+            for number, clients in enumerate(_balanced([len(h) for h in holdings], workers)):
                 self._start(number, clients)
         except BaseException:
             self.close()
@@ -105,18 +119,17 @@ class LocalEngine(Engine):
 
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         answers: dict[int, bytes] = {}
-        for _ in range(TRIES):
-            waiting = [i for i in clients if i not in answers]
-            if not waiting:
-                return answers
+        deaths: dict[int, int] = {}
+        while waiting := [i for i in clients if i not in answers]:
             for worker in self._ask(data, waiting, answers):
+                deaths[worker.number] = deaths.get(worker.number, 0) + 1
+                if deaths[worker.number] == TRIES:
+                    kind, first = decode(data).kind, next(i for i in waiting if i in worker.clients)
+                    raise FFGBError(
+                        f"the worker of client {first} died {TRIES} times in a row at the message {kind!r}; "
+                        "it may have run out of memory: try fewer workers or a smaller learner"
+                    )
                 self._replace(worker)
-        waiting = [i for i in clients if i not in answers]
-        if waiting:
-            raise FFGBError(
-                f"the worker of client {waiting[0]} died {TRIES} times in a row at the message {decode(data).kind!r}; "
-                "it may have run out of memory: try fewer workers or a smaller learner"
-            )
         return answers
 
     def _ask(self, data: bytes, clients: list[int], answers: dict[int, bytes]) -> list[_Worker]:
@@ -157,10 +170,12 @@ class LocalEngine(Engine):
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ffgb.engines.worker", str(theirs.fileno()), *self._modules],
+                # -P: a file random.py in the user's folder must not be imported in place of Python's
+                [sys.executable, "-P", "-m", "ffgb.engines.worker", str(theirs.fileno()), *self._modules],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **ONE_THREAD},
                 stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C in the terminal is for the server, which finishes its round
             )
         worker = _Worker(number, clients, process, Connection(ours.detach()))
         self._workers = sorted([w for w in self._workers if w.number != number] + [worker], key=lambda w: w.number)
@@ -168,8 +183,11 @@ class LocalEngine(Engine):
 
     def _replace(self, worker: _Worker) -> None:
         worker.socket.close()
-        worker.process.kill()
-        code = worker.process.wait()
+        try:
+            code = worker.process.wait(timeout=1)  # it is gone, or about to be: let it say how
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            code = worker.process.wait()
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         new = self._start(worker.number, worker.clients)
         log.warning(
@@ -177,12 +195,13 @@ class LocalEngine(Engine):
             *(worker.number, worker.process.pid, how, len(worker.clients), new.process.pid),
         )
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         for worker in self._workers:
-            worker.socket.close()  # the worker ends when it sees this
+            worker.socket.close()  # an idle worker ends when it sees this
+        deadline = time.monotonic() + (0.0 if at_once else 5.0)
         for worker in self._workers:
             try:
-                worker.process.wait(timeout=5)
+                worker.process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
@@ -197,10 +216,9 @@ def local_engine(holdings: Sequence[Holding], workers: int | None = None, module
     return LocalEngine(holdings, count, modules) if count else InProcess(holdings)
 
 
-def in_parts(x: Array, y: Array, rows: int = 2048) -> list[Holding]:
+def in_parts(x: Array, y: Array, size: int = 2048) -> list[Holding]:
     """A test set in parts of fixed size, so that workers share its evaluation and sums do not depend on how many."""
-    cuts = range(0, len(y), rows)
-    return [Holding(np.asarray(x[a : a + rows]), np.asarray(y[a : a + rows]), training=False) for a in cuts]
+    return [Holding(x, y, slice(a, a + size), training=False) for a in range(0, len(y), size)]
 
 
 def _send(worker: _Worker, clients: Iterable[int], data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from multiprocessing.connection import Connection
 
@@ -13,7 +12,6 @@ from ffgb.learners import allow
 
 def main(fd: int, modules: list[str]) -> None:
     """Serve until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which finishes its round
     for name in modules:
         allow(name)
     host, socket = Host(), Connection(fd)
@@ -22,7 +20,7 @@ def main(fd: int, modules: list[str]) -> None:
             clients = json.loads(socket.recv_bytes())
             for _, answer in host.answers(socket.recv_bytes(), clients):
                 socket.send_bytes(answer)  # as raw bytes: nothing is pickled
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, OSError):
         return  # the server is gone
 
 

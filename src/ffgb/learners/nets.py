@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 import numpy as np
 
 from ffgb.errors import FFGBError, missing_extra
+from ffgb.features import FeatureMap
 from ffgb.functions import Array, Family, Fit, Parameters
 from ffgb.learners.mlp import batches
 
@@ -60,6 +61,8 @@ class Net(Family):
     steps: int = 1000
     learning_rate: float = 0.005
     batch: int = 128
+    features: FeatureMap | None = None
+    """What scales the inputs, for tables; images come scaled."""
 
     @cached_property
     def _spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -71,7 +74,8 @@ class Net(Family):
         return self._spec
 
     def prepare(self, x: Array) -> Array:
-        return np.ascontiguousarray(x, np.float32).reshape(len(x), *self.shape)
+        scaled = x if self.features is None else self.features(x)
+        return np.ascontiguousarray(scaled, np.float32).reshape(len(x), *self.shape)
 
     def members(self, stack: Parameters, z: Array) -> Array:
         with _sealed(0):
@@ -124,11 +128,18 @@ class Net(Family):
         """A freshly initialised module, in float32."""
         if self.module != "cnn" and self.module not in _registered:
             raise FFGBError(
-                f"no module named {self.module!r} is known here; if you trust it, make it known with "
-                f"ffgb.learners.nets.register({self.module!r}, ...)"
+                f"no module named {self.module!r} is known here; if you trust its code, name it with --learner "
+                f"{self.module}, or in Python call ffgb.learners.allow({self.module!r}) first"
             )
         factory = _cnn() if self.module == "cnn" else _registered[self.module]
-        module = factory(self.shape, self.outputs).float()
+        try:
+            module = factory(self.shape, self.outputs).float()
+        except FFGBError:
+            raise
+        except Exception as error:  # a user's own factory may fail in any way at all
+            raise FFGBError(
+                f"the module {self.module!r} cannot be built by factory(shape, outputs): {error}"
+            ) from error
         if next(module.buffers(), None) is not None:
             raise FFGBError(
                 f"the module {self.module!r} has buffers, as BatchNorm does; weak learners have only parameters"

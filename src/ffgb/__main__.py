@@ -1,0 +1,5 @@
+"""`python -m ffgb` is `ffgb`."""
+
+from ffgb.cli import main
+
+main()

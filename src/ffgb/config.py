@@ -1,0 +1,282 @@
+"""What a run is made of: its settings, and the data, loss, learner, steps and algorithm that they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from ffgb._version import __version__
+from ffgb.algorithms.ffgb import FFGB
+from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.errors import FFGBError
+from ffgb.features import FeatureMap, Flatten, Moments, RandomFourier, Standardize, WithConstant, bandwidth
+from ffgb.functions import Family
+from ffgb.learners import allow
+from ffgb.learners.linear import Linear
+from ffgb.learners.mlp import MLP
+from ffgb.learners.nets import Net
+from ffgb.learners.trees import Tree
+from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
+from ffgb.schedules import Constant, Power, Schedule, Theorem
+from ffgb.server import Learner
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # Nets take the paper's steps (MNIST: K = 2, η₀ = 20; CIFAR-10: K = 4, η₀ = 10).  The others take a constant step,
+    # the inverse of the loss's smoothness (`Config.resolved`); trees overfit unless it is shrunk, as everywhere.
+    "features": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 1.0},
+    "linear": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 1.0},
+    "tree": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 0.3},
+    "mlp": {"rounds": 8, "local_steps": 2, "schedule": "power", "step_size": 20.0},
+    "cnn": {"rounds": 8, "local_steps": 4, "schedule": "power", "step_size": 10.0},
+}
+REGRESSION_LOSSES = ("square", "huber")
+
+
+@final
+@dataclass(frozen=True)
+class Config:
+    """Everything needed to repeat a run.  None means: what suits the data and the learner; `resolved` fills it in."""
+
+    data: tuple[str, ...] = ("digits",)
+    target: str | None = None
+    task: str | None = None
+    clients: int | None = None
+    split: str | None = None
+    similarity: float = 0.1
+    alpha: float = 0.5
+    algorithm: str = "ffgb"
+    learner: str = "features"
+    loss: str = "auto"
+    rounds: int | None = None
+    local_steps: int | None = None
+    schedule: str | None = None
+    step_size: float | None = None
+    step_power: float = 1.0
+    step_offset: str = "t"
+    mu: float = 0.0
+    residual: bool = True
+    participation: int | float | None = None
+    """How many clients are sampled each round: a whole number of them, or a share as a float."""
+    client_weights: str = "uniform"
+    features: int = 1024
+    ridge: float = 1e-3
+    hidden: tuple[int, ...] = (32, 32)
+    oracle_steps: int = 200
+    learning_rate: float = 0.005
+    batch: int = 128
+    depth: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given: object = self.data
+        if isinstance(given, str):  # one name, given as such
+            object.__setattr__(self, "data", (given,))
+        if len(self.data) > 1 and (named := [n for n in self.data if n in SOURCES and not Path(n).exists()]):
+            raise FFGBError(f"{named[0]} is a set of its own; name one set, or files, one a client")
+        for name, least in (
+            ("ridge", 0.0),
+            ("step_power", 0.0),
+            ("learning_rate", 1e-12),
+            ("features", 1),
+            ("mu", 0.0),
+        ):
+            if not least <= getattr(self, name) < math.inf:
+                flag = name.replace("_", "-")
+                raise FFGBError(f"--{flag} must be a {'positive' if least else 'non-negative'} number")
+        if self.client_weights not in ("uniform", "size"):
+            raise FFGBError(f"clients are weighted uniform or by size, not {self.client_weights!r}")
+        if self.step_offset not in ("t", "t+1"):
+            raise FFGBError(f"the step offset is t or t+1, not {self.step_offset!r}")
+
+    @property
+    def files(self) -> bool:
+        """The data are files, one a site, rather than a named set."""
+        first = self.data[0]
+        named = first in SOURCES or first.startswith("openml:")
+        return len(self.data) > 1 or (
+            not named and (len(Path(first).parts) > 1 or "." in first or Path(first).exists())
+        )
+
+    def resolved(self, dataset: Dataset) -> Config:
+        """The same configuration with every choice made."""
+        split = self.split or ("natural" if dataset.sites else "similarity")
+        clients = self.clients or (max(1, len(dataset.sites)) if split == "natural" else 20)
+        m = clients if self.participation is None else self.participation
+        m = max(1, round(m * clients)) if isinstance(m, float) and 0 < m <= 1 else m
+        if not (1 <= m <= clients and float(m).is_integer()):
+            raise FFGBError(
+                f"--participation {self.participation} is neither a share below 1 nor 1 … {clients} clients"
+            )
+        loss = self.loss
+        if loss == "auto":
+            loss = "square" if not dataset.classes else "logistic" if len(dataset.classes) == 2 else "cross-entropy"
+        chosen = dataclasses.replace(
+            self, split=split, clients=clients, participation=int(m), loss=loss, task=dataset.task
+        )
+        fixed = dict(DEFAULTS.get(self.learner, DEFAULTS["cnn"]))
+        smoothness = make_loss(chosen, dataset).smoothness
+        if fixed["schedule"] == "constant" or self.schedule == "constant":
+            fixed["step_size"] = fixed.get("shrinkage", 1.0) / smoothness
+        elif not dataset.classes:
+            fixed["step_size"] = 2.0  # 2/(Kt+k+1): the theorem's, for the square loss is strongly convex with μ = 1
+        unset = {name: v for name, v in fixed.items() if name != "shrinkage" and getattr(self, name) is None}
+        return dataclasses.replace(chosen, **unset)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `config.json` holds: the settings, a fingerprint of every site file, and the versions in use."""
+        packages = ("numpy", "scipy", "scikit-learn", "safetensors")
+        versions = {"ffgb": __version__, "python": platform.python_version(), **{p: version(p) for p in packages}}
+        return {**dataclasses.asdict(self), "sha256": self._fingerprints(), "versions": versions}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Config:
+        """The configuration in a run's `config.json`, if its site files are still what they were."""
+        names = {f.name for f in dataclasses.fields(Config)}
+        if missing := names - content.keys():
+            raise FFGBError(
+                f"the run's config.json lacks {', '.join(sorted(missing))}: another version of ffgb wrote it"
+            )
+        values: dict[str, Any] = {name: content[name] for name in names}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        config = Config(**values)
+        before = content.get("sha256", {})
+        for file, now in config._fingerprints().items():
+            if now != before.get(file):
+                raise FFGBError(f"{file} has changed since the run was started, so it cannot go on; start a new run")
+        return config
+
+    def _fingerprints(self) -> dict[str, str]:
+        if not self.files:
+            return {}  # published sets are checked against their own sums when they are loaded
+        try:
+            return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in self.data}
+        except OSError as error:
+            raise FFGBError(f"{error.filename} cannot be read ({error.strerror}); is it where it was?") from error
+
+
+def load_data(config: Config) -> Dataset:
+    """The data a configuration names: a known set, or one file a site."""
+    if config.files:
+        task = config.task or ("regression" if config.loss in REGRESSION_LOSSES else None)
+        dataset = load_sites([Path(p) for p in config.data], config.target, seed=config.seed, task=task)
+    else:
+        dataset = load(config.data[0], seed=config.seed)
+        if config.target is not None:
+            raise FFGBError(f"--target is for files of your own; {dataset.name} has its own target")
+        if config.task not in (None, dataset.task):
+            raise FFGBError(f"{dataset.name} is {dataset.task}, not {config.task}")
+    if len(dataset.classes) == 1:
+        raise FFGBError(f"all rows of {dataset.name} have the class {dataset.classes[0]!r}; there is nothing to learn")
+    return dataset
+
+
+def make_algorithm(config: Config) -> FFGB:
+    """The algorithm, with its step sizes."""
+    if config.algorithm != "ffgb":
+        raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose ffgb")
+    assert config.local_steps is not None
+    return FFGB(make_schedule(config), config.local_steps, config.mu, config.residual)
+
+
+def make_schedule(config: Config) -> Schedule:
+    """The step sizes."""
+    assert config.step_size is not None
+    match config.schedule:
+        case "theorem1":
+            return Theorem(config.mu, 2.0)
+        case "theorem2":
+            return Theorem(config.mu, 4.0)
+        case "constant":
+            return Constant(config.step_size)
+        case "power":
+            return Power(config.step_size, config.step_power, "t" if config.step_offset == "t" else "t+1")
+    raise FFGBError(f"there is no schedule {config.schedule!r}; choose power, constant, theorem1 or theorem2")
+
+
+def make_loss(config: Config, dataset: Dataset) -> Loss:
+    """The loss, if it fits the task."""
+    losses: dict[str, Callable[[], Loss]] = {
+        "cross-entropy": lambda: CrossEntropy(len(dataset.classes)),
+        "logistic": Logistic,
+        "square": lambda: Square(dataset.outputs),
+        "huber": lambda: Huber(dataset.outputs),
+    }
+    if config.loss not in losses:
+        raise FFGBError(f"there is no loss {config.loss!r}; choose auto, {', '.join(losses)}")
+    if (config.loss in REGRESSION_LOSSES) == bool(dataset.classes):
+        raise FFGBError(f"the loss {config.loss} does not fit {dataset.task}; leave --loss out, or give another --task")
+    if config.loss == "logistic" and len(dataset.classes) > 2:
+        raise FFGBError(
+            f"{dataset.name} has {len(dataset.classes)} classes, the logistic loss has two: use cross-entropy"
+        )
+    return losses[config.loss]()
+
+
+def make_learner(config: Config, dataset: Dataset) -> tuple[Learner, bool]:
+    """How the family of weak learners comes about, and whether it needs moments aggregated over the clients.
+
+    Scales are set by moments: those of tables always, but for trees; those of images only for a kernel's bandwidth.
+    A family is built and tried on one row at once, so that wrong settings are found before any work starts.
+    """
+    outputs = 1 if config.loss == "logistic" else dataset.outputs
+    shape = dataset.x.shape[1:]
+    inputs = int(np.prod(shape))
+    oracle: dict[str, Any] = {
+        "steps": config.oracle_steps,
+        "learning_rate": config.learning_rate,
+        "batch": config.batch,
+    }
+
+    def scaled(moments: Moments) -> FeatureMap:
+        return Flatten(inputs) if dataset.image else Standardize.by(moments)
+
+    def features(moments: Moments) -> FeatureMap:
+        # standardised inputs have unit variance each; images keep their common scale
+        total = float(moments.variance.sum()) if dataset.image else float((~moments.constant).sum())
+        return RandomFourier(scaled(moments), config.features, bandwidth(total), config.seed)
+
+    families: dict[str, Callable[[Moments], Family]] = {
+        "features": lambda moments: Linear(features(moments), outputs, config.ridge),
+        "linear": lambda moments: Linear(WithConstant(scaled(moments)), outputs, config.ridge),
+        "mlp": lambda moments: MLP(scaled(moments), outputs, config.hidden, **oracle),
+        "tree": lambda moments: Tree(Flatten(inputs), outputs, config.depth),
+        "cnn": lambda moments: Net(shape, outputs, "cnn", **oracle),
+    }
+    if ":" in config.learner:
+        allow(config.learner)
+        families[config.learner] = lambda moments: Net(
+            shape, outputs, config.learner, features=scaled(moments), **oracle
+        )
+    if config.learner not in families:
+        known = ", ".join(families)
+        raise FFGBError(f"there is no learner {config.learner!r}; choose {known}, or your own package.module:factory")
+    if config.learner == "cnn" and not dataset.image:
+        raise FFGBError("the learner cnn needs images, and these are tables; choose features, linear, mlp or tree")
+    family = families[config.learner]
+    _try_out(family(Moments.of(dataset.x[:1])), dataset, config.learner)
+    return family, config.learner == "features" or (config.learner not in ("tree", "cnn") and not dataset.image)
+
+
+def _try_out(family: Family, dataset: Dataset, name: str) -> None:
+    """One member at one row: a user's own module may fail in any way at all."""
+    stack = {n: np.zeros((1, *shape), dtype) for n, (shape, dtype) in family.spec.items()}
+    row = family.prepare(dataset.x[:1])
+    try:
+        found = family.members(stack, row).shape
+    except FFGBError:
+        raise
+    except Exception as error:
+        raise FFGBError(f"the learner {name} fails on a point of shape {dataset.x.shape[1:]}: {error}") from error
+    if found != (1, 1, family.outputs):
+        raise FFGBError(
+            f"the learner {name} gives values of shape {found[1:]} for one point, not {(1, family.outputs)}"
+        )
