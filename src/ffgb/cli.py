@@ -257,7 +257,7 @@ def data_list(as_json: JSON = False) -> None:
     _print_rows([{**{n: getattr(s, n) or "" for n in names}, "here": "yes" if s.present else "no"} for s in listing()])
     print("\nwhere they come from:")
     for s in listing():
-        print(f"  {s.name}: {s.origin}; licence: {s.licence}")
+        print(f"  {s.name}: {s.origin}")
     where = os.environ.get("FFGB_DATA")
     print(
         f"\nfiles are looked for in {where} (FFGB_DATA)" if where else "\nset FFGB_DATA to the folder with the files",

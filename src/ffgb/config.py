@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ffgb._version import __version__
+from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError
@@ -179,7 +180,7 @@ def load_data(config: Config) -> Dataset:
     return dataset
 
 
-def make_algorithm(config: Config) -> FFGB:
+def make_algorithm(config: Config) -> Algorithm:
     """The algorithm, with its step sizes."""
     if config.algorithm != "ffgb":
         raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose ffgb")

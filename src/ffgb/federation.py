@@ -19,7 +19,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
 from ffgb.features import Moments
 from ffgb.functions import Array, Family, Function, OnPoints, from_tensors
@@ -59,7 +59,7 @@ class Target:
 class Job:
     """All that a client must know to take part: described in one set-up message."""
 
-    algorithm: FFGB
+    algorithm: Algorithm
     family: Family
     loss: Loss
     target: Target | None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
-from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import FFGBError
 from ffgb.features import Moments
@@ -114,7 +114,7 @@ class Server:
         self.weights = [float(n) for n in points] if by_size else [1.0] * self.N
         self.seed = seed
 
-    def start(self, algorithm: FFGB, learner: Learner, loss: Loss, *, moments: bool, scale_target: bool) -> State:
+    def start(self, algorithm: Algorithm, learner: Learner, loss: Loss, *, moments: bool, scale_target: bool) -> State:
         """The set-up exchange: aggregated moments up, the job down."""
         everyone, costs = range(self.N), Costs()
         x_moments = Moments.none()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms import Algorithm
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.data import Dataset, partition
 from ffgb.engines.local import Holding, in_parts, local_engine
@@ -91,7 +91,8 @@ def train(
             if should_stop():
                 break
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
-        data = Model(state.job, state.f, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
+        f = state.job.algorithm.project(state.f)  # Algorithm 1, line 6
+        data = Model(state.job, f, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
         finished = state.t == config.rounds
         if run is not None and finished:
@@ -104,7 +105,7 @@ def federate(
     clients: Sequence[tuple[Array, Array]],
     family: Family,
     loss: Loss,
-    algorithm: FFGB,
+    algorithm: Algorithm,
     rounds: int,
     *,
     tests: Sequence[tuple[Array, Array]] = (),
@@ -116,6 +117,7 @@ def federate(
     """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
 
     >>> import numpy as np
+    >>> from ffgb import FFGB
     >>> from ffgb.features import Flatten
     >>> from ffgb.learners.linear import Linear
     >>> from ffgb.losses import Logistic

@@ -11,8 +11,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
-from ffgb.functions import Array, OnPoints
+from ffgb.functions import Array, Function, OnPoints
 from ffgb.losses import Loss
 from ffgb.oracles import WO2
 from ffgb.schedules import Schedule, capped
@@ -20,7 +21,7 @@ from ffgb.schedules import Schedule, capped
 
 @final
 @dataclass(frozen=True)
-class FFGB:
+class FFGB(Algorithm):
     """K local steps, Tikhonov regularisation μ, and the residual Δ that lets local steps converge."""
 
     schedule: Schedule
@@ -60,3 +61,6 @@ class FFGB:
                 Δ = Δ + gradient - h.values  # line 6
             gammas.append(gamma)
         return g, gammas  # line 8
+
+    def project(self, f: Function) -> Function:
+        return f  # C is all of L²(α)
