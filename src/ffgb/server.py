@@ -82,6 +82,11 @@ class State:
     """The version each client has, as far as the server knows."""
     costs: Costs
 
+    @property
+    def result(self) -> Function:
+        """Proj_C(f^t), Algorithm 1, line 6."""
+        return self.job.algorithm.project(self.f)
+
     def missing(self, version: int) -> tuple[Update, ...]:
         """What brings a client from f^version to f^t."""
         if version >= self.t:

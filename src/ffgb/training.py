@@ -91,8 +91,7 @@ def train(
             if should_stop():
                 break
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
-        f = state.job.algorithm.project(state.f)  # Algorithm 1, line 6
-        data = Model(state.job, f, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
+        data = Model(state.job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
         finished = state.t == config.rounds
         if run is not None and finished:
