@@ -180,5 +180,7 @@ def test_repeated_messages_change_nothing_and_early_ones_are_answered_with_resyn
         update = encode(states[1].updates[1].message())
         first = engine.exchange(update, [0, 1])
         assert first == engine.exchange(update, [0, 1])
+        old = encode(states[0].updates[0].message())
+        assert decode(engine.exchange(old, [0])[0]).values == {"version": 2}
         late = decode(engine.exchange(encode(Message("train", 5)), [1])[1])
         assert (late.kind, late.values) == ("resync", {"version": 2})

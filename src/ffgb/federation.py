@@ -15,7 +15,7 @@ A client that is not where the message says (it restarted, or missed rounds) ans
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ffgb.errors import FFGBError
 from ffgb.features import Moments
 from ffgb.functions import Array, Family, Function, OnPoints, from_tensors
 from ffgb.losses import Loss
+from ffgb.oracles import WO2
 from ffgb.seeds import stream
 from ffgb.wire import Message
 
@@ -96,19 +97,18 @@ class Update:
 class Client:
     """Client i: its points (x, y), and f^t at them.
 
-    With `training` False it only reports on f^t: a part of the test set.
+    A part of a test set is a client too: one that is sent every update, reports on it, and is never asked to train.
     """
 
-    def __init__(self, i: int, x: Array, y: Array, *, training: bool = True) -> None:
+    def __init__(self, i: int, x: Array, y: Array) -> None:
         self.i = i
         self.x: Array | None = x
         self.y = y
-        self.training = training
         self.version = -1  # nothing set up yet; 0 is f^0
         self.job: Job
         self.z: Array
         self.f: Array
-        self.oracle: Any = None
+        self.oracle: WO2 | None = None
 
     def answer(self, message: Message, content: Job | Update | None) -> Message:
         """One answer to one message; `content` is the object the message describes, built once for many clients."""
@@ -145,7 +145,7 @@ class Client:
     def _update(self, update: Update) -> Message:
         if self.version == update.version:
             return self._report()  # the message was repeated
-        if update.decay != 0.0 and self.version != update.version - 1:
+        if update.version < self.version or (update.decay != 0.0 and self.version != update.version - 1):
             return self._resync()
         values = update.increment.evaluate(self.z)
         # f^{t+1} from f^t at this client's points: the old ensemble is never evaluated again

@@ -129,7 +129,7 @@ def federate(
     array([[ True],
            [False]])
     """
-    holdings = [Holding(x, y) for x, y in clients] + [Holding(x, y, training=False) for x, y in tests]
+    holdings = [Holding(x, y) for x, y in (*clients, *tests)]
     with local_engine(holdings, workers) as engine:
         options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
         server = Server(engine, [len(y) for _, y in clients], len(tests), **options)

@@ -172,5 +172,4 @@ def test_a_test_set_is_cut_into_parts_of_fixed_size() -> None:
     x, y = np.arange(10)[:, None], np.arange(10)
     cut = in_parts(x, y, size=4)
     assert [len(part) for part in cut] == [4, 4, 2]
-    assert not any(part.training for part in cut)
     np.testing.assert_array_equal(np.concatenate([part.x[part.rows] for part in cut]), x)

@@ -26,9 +26,7 @@ class Host:
         """Each client's answer to a message, as it becomes ready."""
         message = decode(data)
         if message.kind == "host":
-            self.clients[message.client] = Client(
-                message.client, message.tensors["x"], message.tensors["y"], training=message.values["training"]
-            )
+            self.clients[message.client] = Client(message.client, message.tensors["x"], message.tensors["y"])
             return
         content, failure = None, None
         try:

@@ -40,15 +40,11 @@ TRIES = 3
 @final
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one client holds: all of x and y, or some rows of them, which are copied only when they are sent.
-
-    `training` is False for a part of the test set.
-    """
+    """What one client holds: all of x and y, or some rows of them, which are copied only when they are sent."""
 
     x: Array
     y: Array
     rows: Array | slice = field(default_factory=lambda: slice(None))
-    training: bool = True
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -60,8 +56,7 @@ class Holding:
         return len(self.y[self.rows])
 
     def message(self, i: int) -> bytes:
-        tensors = {"x": self.x[self.rows], "y": self.y[self.rows]}
-        return encode(Message("host", client=i, values={"training": self.training}, tensors=tensors))
+        return encode(Message("host", client=i, tensors={"x": self.x[self.rows], "y": self.y[self.rows]}))
 
 
 @final
@@ -218,7 +213,7 @@ def local_engine(holdings: Sequence[Holding], workers: int | None = None, module
 
 def in_parts(x: Array, y: Array, size: int = 2048) -> list[Holding]:
     """A test set in parts of fixed size, so that workers share its evaluation and sums do not depend on how many."""
-    return [Holding(x, y, slice(a, a + size), training=False) for a in range(0, len(y), size)]
+    return [Holding(x, y, slice(a, a + size)) for a in range(0, len(y), size)]
 
 
 def _send(worker: _Worker, clients: Iterable[int], data: bytes) -> None:
