@@ -165,7 +165,8 @@ def busy(pids: list[str]) -> float:
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_no_worker(tmp_path: Path) -> None:
-    command = [*FFGB, "train", "--data", "digits", "--learner", "mlp", "--oracle-steps", "100000", "--out", "run"]
+    command = [*FFGB, "train", "--data", "digits", "--learner", "mlp", "--oracle-steps", "100000", "--workers", "2"]
+    command += ["--out", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     children: list[str] = []
     while len(children) < 2 or busy(children) < 1.0:  # the workers are in the first round

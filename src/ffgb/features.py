@@ -75,6 +75,13 @@ class Moments:
         return constant
 
 
+INTERCEPT = 0.1
+"""The constant feature, small against the ridge.  A client that holds mostly one class explains its labels by a
+constant if that is cheap, and the average of such constants is of no use to anyone; at this size the oracle moves the
+intercept only a little at each step, in a direction that adds up over clients and rounds.  Adult, linear, 20 clients,
+s = 0.1: 0.823 with 0.1, 0.794 with 1, 0.826 with none; but without one, 90 % of one class cannot be fitted."""
+
+
 class FeatureMap(ABC):
     """x (n, ...) to features (n, D), float32."""
 
@@ -128,7 +135,7 @@ class Standardize(FeatureMap):
 @final
 @dataclass(frozen=True)
 class WithConstant(FeatureMap):
-    """Another map's features and a constant 1: a linear function of them has an intercept."""
+    """Another map's features and a constant: a linear function of them has an intercept."""
 
     inner: FeatureMap
 
@@ -138,7 +145,7 @@ class WithConstant(FeatureMap):
 
     def __call__(self, x: Array) -> Array:
         z = self.inner(x)
-        return np.concatenate([z, np.ones((len(z), 1), np.float32)], axis=1)
+        return np.concatenate([z, np.full((len(z), 1), INTERCEPT, np.float32)], axis=1)
 
 
 @final
@@ -174,7 +181,7 @@ class RandomFourier(FeatureMap):
         angles += phases
         np.cos(angles, out=angles)
         angles *= np.float32(math.sqrt(2.0 / self.count))
-        z[:, -1] = 1.0
+        z[:, -1] = INTERCEPT
         return z
 
 

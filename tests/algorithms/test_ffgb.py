@@ -13,11 +13,11 @@ from sklearn.datasets import load_diabetes, load_wine, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.features import Flatten
+from ffgb.features import Flatten, Moments, Standardize, WithConstant
 from ffgb.functions import Array, ClosedSum, OnPoints
 from ffgb.learners.linear import Linear
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Square
+from ffgb.losses import CrossEntropy, Logistic, Square
 from ffgb.oracles import contraction
 from ffgb.schedules import Constant, Power, Theorem
 from ffgb.seeds import stream
@@ -182,3 +182,14 @@ def test_steps_are_capped_at_one_over_mu() -> None:
     algorithm = FFGB(Theorem(0.5, numerator=4.0), K=1, mu=0.5)
     assert algorithm.eta(1, 0) == 2.0  # uncapped it would be 4
     assert algorithm.decay(0) == 0.0
+
+
+def test_labels_that_the_features_do_not_explain_are_met_by_the_intercept() -> None:
+    rng = np.random.default_rng(0)
+    clients = []
+    for share in (0.5, 0.99, 0.99):  # nine in ten of all labels are 0, but not at every client
+        x, y = rng.standard_normal((400, 8)), (rng.random(400) > share).astype(int)
+        clients.append((x, y))
+    family = Linear(WithConstant(Standardize.by(Moments.total(Moments.of(x) for x, _ in clients))), 1)
+    _, lines = run(clients, family, Logistic(), FFGB(Constant(4.0), K=2), 30)
+    assert lines[-1]["train_accuracy"] == pytest.approx(np.mean([(y == 0).mean() for _, y in clients]), abs=0.02)

@@ -156,7 +156,7 @@ def _sealed(seed: int) -> Iterator[None]:
     try:
         import torch
     except ImportError as error:
-        raise missing_extra("torch", "neural", "the cnn learner") from error
+        raise missing_extra("torch", "neural", "a learner that is a torch module") from error
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
