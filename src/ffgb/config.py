@@ -115,7 +115,7 @@ class Config:
         m = max(1, round(m * clients)) if isinstance(m, float) and 0 < m <= 1 else m
         if not (1 <= m <= clients and float(m).is_integer()):
             raise FFGBError(
-                f"--participation {self.participation} is neither a share below 1 nor 1 … {clients} clients"
+                f"--participation {self.participation} is neither a share up to 1.0 nor a number from 1 to {clients}"
             )
         loss = self.loss
         if loss == "auto":
