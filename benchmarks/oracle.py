@@ -136,7 +136,7 @@ def measure(case: Case, repetitions: int) -> Result:
     x: Array = rng.random((POINTS, *case.shape), dtype=np.float32)
     phi = rng.standard_normal((POINTS, OUTPUTS))
     family = case.family(case.steps)
-    fit = family.least_squares(family.prepare(x))
+    fit = family.least_squares(family.features(x))
     x_torch, phi_torch = torch.tensor(x), torch.tensor(phi, dtype=torch.float32)
     turns = [
         (seconds(lambda: fit(phi, np.random.default_rng(0))), seconds(lambda: plain(case, x_torch, phi_torch)), peak())

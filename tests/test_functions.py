@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, final
 
 import numpy as np
 import pytest
@@ -10,13 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.functions import Block, ClosedSum, Function, OnPoints, OpenSum, average, from_tensors
-from ffgb.learners.linear import Linear
+from ffgb.features import FeatureMap, Flatten
+from ffgb.functions import Block, ClosedSum, Family, Fit, Function, OnPoints, OpenSum, Parameters, average, from_tensors
 from ffgb.learners.trees import Tree
 
 D, C = 3, 2
-family = Linear(Flatten(D), C)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Dot(Family):
+    """x ↦ x W: the plainest closed family, whose values at the unit vectors are its parameters."""
+
+    closed: ClassVar[bool] = True
+    features: FeatureMap
+    outputs: int
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {"weight": ((self.features.dimension, self.outputs), "float32")}
+
+    def members(self, stack: Parameters, z: np.ndarray) -> np.ndarray:
+        return z @ stack["weight"]
+
+    def least_squares(self, z: np.ndarray) -> Fit:
+        return lambda phi, rng: {"weight": np.linalg.lstsq(z, phi)[0]}
+
+
+family = Dot(Flatten(D), C)
 small = st.floats(-4, 4, width=32)
 
 
@@ -110,7 +133,7 @@ def test_tensors_describe_a_function_completely(kind: str, clip: float | None) -
 
 
 def test_functions_of_different_families_are_not_added() -> None:
-    other = Linear(Flatten(D + 1), C)
+    other = Dot(Flatten(D + 1), C)
     with pytest.raises(FFGBError, match="different families"):
         _ = family.zero() + other.zero()
 

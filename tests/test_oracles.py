@@ -27,13 +27,11 @@ class Stubborn(Family):
     closed: ClassVar[bool] = True
     outputs: int
     answer: np.ndarray
+    features = Flatten(1)
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return {"values": (self.answer.shape, "float64")}
-
-    def prepare(self, x: np.ndarray) -> np.ndarray:
-        return x
 
     def members(self, stack: Parameters, z: np.ndarray) -> np.ndarray:
         return stack["values"]
@@ -44,7 +42,7 @@ class Stubborn(Family):
 
 def ask(answer: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     z = np.zeros((len(phi), 1))
-    h, gamma = WO2(Stubborn(phi.shape[1], answer), z)(phi, np.random.default_rng(0))
+    h, _, gamma = WO2(Stubborn(phi.shape[1], answer), z)(phi, np.random.default_rng(0))
     return h.values, gamma, h.increment.evaluate(z)
 
 
@@ -94,6 +92,6 @@ def test_least_squares_families_always_contract(seed: int, n: int, ridge: float)
     rng = np.random.default_rng(seed)
     x, phi = rng.standard_normal((n, 4)).astype(np.float32), rng.standard_normal((n, 2))
     for family in (Linear(Flatten(4), 2, ridge), Tree(Flatten(4), 2, depth=2)):
-        h, gamma = WO2(family, family.prepare(x))(phi, rng)
+        h, _, gamma = WO2(family, family.features(x))(phi, rng)
         assert 0.0 <= gamma <= 1.0
         assert np.linalg.norm(h.values - phi) <= (1 - gamma) * np.linalg.norm(phi) + 1e-12

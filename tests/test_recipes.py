@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from ffgb.aggregates import Moments
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, Moments, RandomFourier, Standardize
+from ffgb.features import Flatten, Standardize
+from ffgb.features.fourier import RandomFourier
 from ffgb.federation import Job, Target
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
@@ -22,7 +24,7 @@ from ffgb.recipes import KINDS, build, describe, register
 from ffgb.schedules import Constant, Power, Theorem
 
 x = np.random.default_rng(0).standard_normal((20, 3)) * [1, 1, 0]
-scaled = Standardize.by(Moments.of(x))
+scaled = Standardize.by(Moments.of(x), Flatten(3))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,11 @@ def test_what_is_described_is_built_again(thing: object) -> None:
         ({"kind": "Flatten"}, "has the fields"),
         ({"kind": "Flatten", "inputs": 3, "__class__": 1}, "has the fields"),
         ({"kind": "Target", "mean": {"array": "m"}, "scale": {"array": "s"}}, "'m', which is not there"),
-        ({"kind": "FFGB", "schedule": None, "K": "two", "mu": 0.0, "residual": True}, "wrong type"),
-        ({"kind": "FFGB", "schedule": None, "K": 0, "mu": 0.0, "residual": True}, "at least one local step"),
+        ({"kind": "FFGB", "schedule": None, "K": "two", "mu": 0.0, "residual": True, "search": False}, "wrong type"),
+        (
+            {"kind": "FFGB", "schedule": None, "K": 0, "mu": 0.0, "residual": True, "search": False},
+            "at least one local step",
+        ),
     ],
 )
 def test_other_recipes_are_refused(recipe: object, words: str) -> None:

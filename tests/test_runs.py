@@ -143,7 +143,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_what_fails_before_the_first_round_is_over_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FFGBError, match=r"smaller --step-size|diverged"):
-        train(Config(data=("diabetes",), step_size=1e300, clients=3), tmp_path / "a", workers=0)
+        train(Config(data=("diabetes",), step_size=1e300, clients=3, geometry="local"), tmp_path / "a", workers=0)
     assert not (tmp_path / "a").exists()
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffgb.aggregates import MomentsOf
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.engines.local import Holding, InProcess
 from ffgb.errors import FFGBError
@@ -46,7 +47,7 @@ def by_formula(some: list[Part], family: Linear | Tree, algorithm: FFGB, T: int,
         mean = family.zero()
         for i in chosen:
             x, y = some[i]
-            z = family.prepare(x)
+            z = family.features(x)
             at = OnPoints(1.0, family.zero(), f.evaluate(z))
             rng = stream(0, "client", t, i)
             g, _ = algorithm.client(t, at, y, loss, WO2(family, z), rng)
@@ -96,7 +97,7 @@ def test_full_participation_costs_what_the_paper_says() -> None:
     assert [line["models_up"] + line["models_down"] for line in lines] == [5 * K, 2 * 5 * K, 3 * 5 * K]  # NK a round
     _, lines = run(some, FAMILIES[0], CrossEntropy(3), FFGB(Constant(0.5), K), 3)
     assert [line["models_up"] + line["models_down"] for line in lines] == [2, 4, 6]  # FedAvg's traffic
-    assert lines[-1]["parameters_up"] == 3 * 3 * 3
+    assert lines[-1]["parameters_up"] == 3 * 4 * 3
     assert lines[-1]["bytes_up"] > 4 * lines[-1]["parameters_up"]
 
 
@@ -122,9 +123,8 @@ def test_moments_are_aggregated_and_targets_scaled_back() -> None:
         server = Server(engine, [20, 40])
         state = server.start(
             FFGB(Constant(1.0)),
-            lambda m: Linear(Standardize.by(m), 1, ridge=1e-9),
+            lambda ask: (Linear(Standardize.by(ask(MomentsOf.map(Flatten(3))), Flatten(3)), 1, ridge=1e-9), None),
             Square(),
-            moments=True,
             scale_target=True,
         )
         np.testing.assert_allclose(state.job.family.features.mean, x.mean(axis=0), rtol=1e-5)
@@ -173,9 +173,7 @@ def test_repeated_messages_change_nothing_and_early_ones_are_answered_with_resyn
     with InProcess([Holding(x, y) for x, y in some]) as engine:
         server = Server(engine, [len(y) for _, y in some])
         assert decode(engine.exchange(encode(Message("train", 0)), [0])[0]).values == {"version": -1}
-        state = server.start(
-            FFGB(Constant(0.5)), lambda m: FAMILIES[1], CrossEntropy(3), moments=False, scale_target=False
-        )
+        state = server.start(FFGB(Constant(0.5)), lambda ask: (FAMILIES[1], None), CrossEntropy(3))
         states = [s for s, _ in server.rounds(state, 2)]
         update = encode(states[1].updates[1].message())
         first = engine.exchange(update, [0, 1])

@@ -113,10 +113,13 @@ def train(
     ] = None,
     similarity: Annotated[float, _option(DATA, "Share of the rows dealt out evenly; the rest goes by label.")] = 0.1,
     alpha: Annotated[float, _option(DATA, "Concentration of the dirichlet split.")] = 0.5,
+    by: Annotated[str | None, _option(DATA, "Sort rows by this column instead of the label.", False)] = None,
     participation: Annotated[
         str | None, _option(DATA, "Clients sampled a round: a number such as 5, or a share such as 0.5.", "all")
     ] = None,
-    client_weights: Annotated[str, _option(DATA, "uniform, as in the paper, or size.")] = "uniform",
+    client_weights: Annotated[
+        str | None, _option(DATA, "uniform, as in the paper, or size.", "size if the geometry is shared")
+    ] = None,
     algorithm: Annotated[str, _option(METHOD, "ffgb.")] = "ffgb",
     rounds: Annotated[int | None, _option(METHOD, "Communication rounds T.", BY_LEARNER, min=1)] = None,
     local_steps: Annotated[int | None, _option(METHOD, "Local steps K.", BY_LEARNER, min=1)] = None,
@@ -131,7 +134,12 @@ def train(
     mu: Annotated[float, _option(METHOD, "Tikhonov regularisation μ.", min=0.0)] = 0.0,
     schedule: Annotated[
         str | None,
-        _option(METHOD, "power: η₀/(Kt+k+1)^p, constant, theorem1: 2/(μ(tK+k+1)), theorem2: 4/(…).", BY_LEARNER),
+        _option(
+            METHOD,
+            "search: the best length along the mean step; power: η₀/(Kt+k+1)^p; constant; "
+            "theorem1: 2/(μ(tK+k+1)); theorem2: 4/(…).",
+            BY_LEARNER,
+        ),
     ] = None,
     step_size: Annotated[float | None, _option(METHOD, "η₀, or the constant step.", BY_LEARNER)] = None,
     step_power: Annotated[float, _option(METHOD, "p of the power schedule.")] = 1.0,
@@ -140,8 +148,38 @@ def train(
     learner: Annotated[
         str, _option(LEARNER, "features, linear, mlp, cnn, tree, or package.module:factory of your own torch module.")
     ] = "features",
-    features: Annotated[int, _option(LEARNER, "Random Fourier features D (features).", min=1)] = 1024,
-    ridge: Annotated[float, _option(LEARNER, "Ridge of the oracle (features, linear).", min=0.0)] = 1e-3,
+    geometry: Annotated[
+        str | None,
+        _option(METHOD, "shared: fit in L² of all clients' points; local: of each client's own.", BY_LEARNER),
+    ] = None,
+    gram: Annotated[
+        str | None,
+        _option(METHOD, "What of the Gram is shared: exact, blocks, tied or nystrom.", "tied for patches, else exact"),
+    ] = None,
+    rank: Annotated[int, _option(METHOD, "Rank of the nystrom sketch.", min=1)] = 256,
+    stop: Annotated[
+        bool | None,
+        typer.Option(
+            "--stop/--no-stop",
+            help="End when there is nothing left to learn but noise.",
+            rich_help_panel=METHOD,
+            show_default="stop, unless --rounds is given",
+        ),
+    ] = None,
+    map: Annotated[
+        str | None,
+        _option(
+            LEARNER,
+            "Feature map (features): patches, mirrored-patches, inputs, steps, waves, trees, fourier, laplace, "
+            "arc-cosine, FILE.onnx or package.module:function; join several by +.",
+            "by the data",
+        ),
+    ] = None,
+    features: Annotated[int | None, _option(LEARNER, "Features D of a map (features).", "by the map", min=1)] = None,
+    ridge: Annotated[
+        float | None,
+        _option(LEARNER, "Ridge of the oracle, relative (features, linear).", "1e-3, or by the points", min=0.0),
+    ] = None,
     hidden: Annotated[str, _option(LEARNER, "Hidden sizes (mlp).")] = "32,32",
     oracle_steps: Annotated[
         int, _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", min=1)
@@ -188,6 +226,7 @@ def train(
                 resume=resume,
                 workers=workers,
                 on_start=display.start,
+                on_setup=display.setup,
                 on_round=display.round,
                 should_stop=lambda: bool(interrupted),
             )
@@ -291,7 +330,7 @@ def data_verify(
 def _trust(learner: str | None) -> None:
     """The user names code of their own that a model needs: only then is it imported."""
     if learner is not None:
-        from ffgb.learners import allow
+        from ffgb.trust import allow
 
         allow(learner)
 
@@ -416,10 +455,15 @@ class _Display:
         what = f"{len(dataset.classes)} classes" if dataset.classes else "regression"
         self.console.print(
             f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {config.clients} clients "
-            f"({config.split} split), learner {config.learner}, {config.local_steps} local steps",
+            f"({config.split} split), learner {config.learner}, {config.geometry} geometry, "
+            f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}",
             highlight=False,
         )
         self.task = self.progress.add_task("train", total=config.rounds, text="set up")
+
+    def setup(self, what: str, done: int, clients: int) -> None:
+        if self.task is not None:
+            self.progress.update(self.task, text=f"set up: {what}, {done} of {clients} clients")
 
     def round(self, metrics: dict[str, Any]) -> None:
         if self.task is None:

@@ -15,29 +15,42 @@ from typing import Any, final
 import numpy as np
 
 from ffgb._version import __version__
+from ffgb.aggregates import Ask, MomentsOf, Statistic
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap, Flatten, Moments, RandomFourier, Standardize, WithConstant, bandwidth
+from ffgb.features import FeatureMap, Flatten, Points, Standardize
 from ffgb.functions import Family
-from ffgb.learners import allow
+from ffgb.geometry import GRAMS, Geometry, aggregate
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
+from ffgb.maps import PATCHES, Maps, Space, default_map
+from ffgb.memory import available
 from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner
+from ffgb.trust import allow
 
+CLOSED = ("features", "linear")
+RIDGE = 1e-3
+"""Of a client's own fit."""
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # In a shared geometry one local step is all there is to gain, and the search finds its length.
+    "shared": {"rounds": 10, "local_steps": 1, "schedule": "search"},
     # Nets take the paper's steps (MNIST: K = 2, η₀ = 20; CIFAR-10: K = 4, η₀ = 10).  The others take a constant step,
     # the inverse of the loss's smoothness (`Config.resolved`); trees overfit unless it is shrunk, as everywhere.
-    "features": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 1.0},
-    "linear": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 1.0},
+    "local": {"rounds": 30, "local_steps": 2, "schedule": "constant"},
     "tree": {"rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 0.3},
     "mlp": {"rounds": 8, "local_steps": 2, "schedule": "power", "step_size": 20.0},
     "cnn": {"rounds": 8, "local_steps": 4, "schedule": "power", "step_size": 10.0},
+}
+CHOICES = {
+    "client_weights": ("uniform", "size"),
+    "geometry": ("local", "shared"),
+    "gram": GRAMS,
 }
 REGRESSION_LOSSES = ("square", "huber")
 
@@ -54,10 +67,15 @@ class Config:
     split: str | None = None
     similarity: float = 0.1
     alpha: float = 0.5
+    by: str | None = None
+    """The column that the similarity split sorts by, instead of the label."""
     algorithm: str = "ffgb"
     learner: str = "features"
+    geometry: str | None = None
     loss: str = "auto"
     rounds: int | None = None
+    stop: bool | None = None
+    """End before the last round when there is nothing left to learn but noise: if no number of rounds was given."""
     local_steps: int | None = None
     schedule: str | None = None
     step_size: float | None = None
@@ -67,9 +85,12 @@ class Config:
     residual: bool = True
     participation: int | float | None = None
     """How many clients are sampled each round: a whole number of them, or a share as a float."""
-    client_weights: str = "uniform"
-    features: int = 1024
-    ridge: float = 1e-3
+    client_weights: str | None = None
+    map: str | None = None
+    features: int | None = None
+    ridge: float | None = None
+    gram: str | None = None
+    rank: int = 256
     hidden: tuple[int, ...] = (32, 32)
     oracle_steps: int = 200
     learning_rate: float = 0.005
@@ -83,18 +104,22 @@ class Config:
             object.__setattr__(self, "data", (given,))
         if len(self.data) > 1 and (named := [n for n in self.data if n in SOURCES and not Path(n).exists()]):
             raise FFGBError(f"{named[0]} is a set of its own; name one set, or files, one a client")
-        for name, least in (
+        numbers = (
             ("ridge", 0.0),
             ("step_power", 0.0),
             ("learning_rate", 1e-12),
             ("features", 1),
+            ("rank", 1),
             ("mu", 0.0),
-        ):
-            if not least <= getattr(self, name) < math.inf:
+        )
+        for name, least in numbers:
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
                 flag = name.replace("_", "-")
                 raise FFGBError(f"--{flag} must be a {'positive' if least else 'non-negative'} number")
-        if self.client_weights not in ("uniform", "size"):
-            raise FFGBError(f"clients are weighted uniform or by size, not {self.client_weights!r}")
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in (None, *choices):
+                raise FFGBError(f"--{name.replace('_', '-')} is {' or '.join(choices)}, not {value!r}")
         if self.step_offset not in ("t", "t+1"):
             raise FFGBError(f"the step offset is t or t+1, not {self.step_offset!r}")
 
@@ -106,6 +131,12 @@ class Config:
         return len(self.data) > 1 or (
             not named and (len(Path(first).parts) > 1 or "." in first or Path(first).exists())
         )
+
+    @property
+    def code(self) -> list[str]:
+        """Names of the user's own code that the run needs."""
+        parts = [self.learner, *(self.map or "").split("+")]
+        return [part for part in parts if ":" in part and not part.endswith(".onnx")]
 
     def resolved(self, dataset: Dataset) -> Config:
         """The same configuration with every choice made."""
@@ -120,15 +151,41 @@ class Config:
         loss = self.loss
         if loss == "auto":
             loss = "square" if not dataset.classes else "logistic" if len(dataset.classes) == 2 else "cross-entropy"
+        closed = self.learner in CLOSED
+        geometry = self.geometry or ("shared" if closed else "local")
+        if geometry == "shared" and not closed:
+            raise FFGBError(f"--geometry shared is for {' and '.join(CLOSED)}; {self.learner} has none to share")
         chosen = dataclasses.replace(
-            self, split=split, clients=clients, participation=int(m), loss=loss, task=dataset.task
+            self,
+            split=split,
+            clients=clients,
+            participation=int(m),
+            loss=loss,
+            task=dataset.task,
+            geometry=geometry,
+            # the paper weights clients alike; in a shared geometry the result should not depend on the split
+            stop=self.rounds is None if self.stop is None else self.stop,
+            client_weights=self.client_weights or ("size" if geometry == "shared" else "uniform"),
         )
-        fixed = dict(DEFAULTS.get(self.learner, DEFAULTS["cnn"]))
+        fixed = dict(DEFAULTS[geometry] if closed else DEFAULTS.get(self.learner, DEFAULTS["cnn"]))
+        if closed:
+            space = make_space(dataset)
+            fixed["map"] = "inputs" if self.learner == "linear" else default_map(space)
+            fixed["ridge"] = RIDGE
+            if geometry == "shared":
+                fixed["gram"] = "tied" if (self.map or fixed["map"]) in PATCHES else "exact"
+                # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths
+                # too.
+                fixed["ridge"] = (1.0 if (self.gram or fixed["gram"]) == "exact" else 0.1) / len(dataset.x)
+        if int(m) < clients and fixed["schedule"] == "search":
+            fixed["schedule"] = "constant"  # a search among few clients finds the step that is best for them
         smoothness = make_loss(chosen, dataset).smoothness
-        if fixed["schedule"] == "constant" or self.schedule == "constant":
+        if (self.schedule or fixed["schedule"]) in ("constant", "search"):
             fixed["step_size"] = fixed.get("shrinkage", 1.0) / smoothness
         elif not dataset.classes:
             fixed["step_size"] = 2.0  # 2/(Kt+k+1): the theorem's, for the square loss is strongly convex with μ = 1
+        else:
+            fixed.setdefault("step_size", 20.0)  # the paper's
         unset = {name: v for name, v in fixed.items() if name != "shrinkage" and getattr(self, name) is None}
         return dataclasses.replace(chosen, **unset)
 
@@ -185,7 +242,8 @@ def make_algorithm(config: Config) -> Algorithm:
     if config.algorithm != "ffgb":
         raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose ffgb")
     assert config.local_steps is not None
-    return FFGB(make_schedule(config), config.local_steps, config.mu, config.residual)
+    search = config.schedule == "search"
+    return FFGB(make_schedule(config), config.local_steps, config.mu, config.residual, search)
 
 
 def make_schedule(config: Config) -> Schedule:
@@ -196,11 +254,11 @@ def make_schedule(config: Config) -> Schedule:
             return Theorem(config.mu, 2.0)
         case "theorem2":
             return Theorem(config.mu, 4.0)
-        case "constant":
+        case "constant" | "search":
             return Constant(config.step_size)
         case "power":
             return Power(config.step_size, config.step_power, "t" if config.step_offset == "t" else "t+1")
-    raise FFGBError(f"there is no schedule {config.schedule!r}; choose power, constant, theorem1 or theorem2")
+    raise FFGBError(f"there is no schedule {config.schedule!r}; choose search, power, constant, theorem1 or theorem2")
 
 
 def make_loss(config: Config, dataset: Dataset) -> Loss:
@@ -222,55 +280,92 @@ def make_loss(config: Config, dataset: Dataset) -> Loss:
     return losses[config.loss]()
 
 
-def make_learner(config: Config, dataset: Dataset) -> tuple[Learner, bool]:
-    """How the family of weak learners comes about, and whether it needs moments aggregated over the clients.
+def make_space(dataset: Dataset) -> Space:
+    """What a feature map may know of the data before it asks."""
+    return Space(dataset.x.shape[1:], dataset.image, dataset.columns, len(dataset.x))
 
-    Scales are set by moments: those of tables always, but for trees; those of images only for a kernel's bandwidth.
+
+def make_learner(config: Config, dataset: Dataset) -> Learner:
+    """How the family of weak learners comes about, and the geometry that its clients share.
+
     A family is built and tried on one row at once, so that wrong settings are found before any work starts.
     """
     outputs = 1 if config.loss == "logistic" else dataset.outputs
-    shape = dataset.x.shape[1:]
-    inputs = int(np.prod(shape))
+    space = make_space(dataset)
     oracle: dict[str, Any] = {
         "steps": config.oracle_steps,
         "learning_rate": config.learning_rate,
         "batch": config.batch,
     }
 
-    def scaled(moments: Moments) -> FeatureMap:
-        return Flatten(inputs) if dataset.image else Standardize.by(moments)
+    def scaled(ask: Ask) -> FeatureMap:
+        return Maps(ask, space, config.seed).scaled
 
-    def features(moments: Moments) -> FeatureMap:
-        # standardised inputs have unit variance each; images keep their common scale
-        total = float(moments.variance.sum()) if dataset.image else float((~moments.constant).sum())
-        return RandomFourier(scaled(moments), config.features, bandwidth(total), config.seed)
+    def closed(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
+        assert config.map is not None  # resolved
+        assert config.ridge is not None
+        features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
+        if standardize and not trial:
+            features = Standardize.by(ask(MomentsOf.map(features)), features, total=1.0)
+        geometry = None
+        if config.geometry == "shared" and not trial:
+            assert config.gram is not None
+            geometry = aggregate(ask, features, config.gram, config.ridge, rank=config.rank, seed=config.seed)
+        return Linear(features, outputs, config.ridge), geometry
 
-    families: dict[str, Callable[[Moments], Family]] = {
-        "features": lambda moments: Linear(features(moments), outputs, config.ridge),
-        "linear": lambda moments: Linear(WithConstant(scaled(moments)), outputs, config.ridge),
-        "mlp": lambda moments: MLP(scaled(moments), outputs, config.hidden, **oracle),
-        "tree": lambda moments: Tree(Flatten(inputs), outputs, config.depth),
-        "cnn": lambda moments: Net(shape, outputs, "cnn", **oracle),
+    families: dict[str, Callable[[Ask], Family]] = {
+        "mlp": lambda ask: MLP(scaled(ask), outputs, config.hidden, **oracle),
+        "tree": lambda ask: Tree(Flatten(space.inputs), outputs, config.depth),
+        "cnn": lambda ask: Net(space.shape, outputs, "cnn", **oracle),
     }
     if ":" in config.learner:
-        allow(config.learner)
-        families[config.learner] = lambda moments: Net(
-            shape, outputs, config.learner, features=scaled(moments), **oracle
-        )
-    if config.learner not in families:
-        known = ", ".join(families)
+        families[config.learner] = lambda ask: Net(space.shape, outputs, config.learner, scaled=scaled(ask), **oracle)
+    for name in config.code:
+        allow(name)
+    if config.learner not in (*CLOSED, *families):
+        known = ", ".join((*CLOSED, *families))
         raise FFGBError(f"there is no learner {config.learner!r}; choose {known}, or your own package.module:factory")
     if config.learner == "cnn" and not dataset.image:
         raise FFGBError("the learner cnn needs images, and these are tables; choose features, linear, mlp or tree")
-    family = families[config.learner]
-    _try_out(family(Moments.of(dataset.x[:1])), dataset, config.learner)
-    return family, config.learner == "features" or (config.learner not in ("tree", "cnn") and not dataset.image)
+
+    def one_row(statistic: Statistic) -> Any:
+        return statistic.total([(1.0, statistic.of(Points(0, dataset.x[:1], dataset.y[:1])))])
+
+    if config.learner in CLOSED:
+        family, _ = closed(one_row, trial=True)
+        _check_memory(family, config, dataset)
+        _try_out(family, dataset, config.learner)
+        return closed
+    make = families[config.learner]
+    _try_out(make(one_row), dataset, config.learner)
+    return lambda ask: (make(ask), None)
+
+
+def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
+    """Refuse what cannot fit into this machine's memory, before any work."""
+    d, rows = family.features.dimension, len(dataset.x) + len(dataset.x_test)
+    need = {"the features of all points": 4 * d * rows}
+    if config.geometry == "shared":
+        groups = family.features.blocks
+        sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}
+        # the sum, what is being factored, the factor, and a client's part of it
+        need["the Gram"] = (
+            8 * d * config.rank * 4
+            if config.gram == "nystrom"
+            else 28 * sum(size**2 for size in sizes[config.gram or "exact"])
+        )
+    if (total := sum(need.values())) > (have := available()):
+        parts = " and ".join(f"{size / 1e9:,.1f} GB for {what}" for what, size in need.items())
+        raise FFGBError(
+            f"{d:,} features need {total / 1e9:,.1f} GB of memory ({parts}), and {have / 1e9:,.1f} GB are free; "
+            "choose a smaller --features, or --gram nystrom"
+        )
 
 
 def _try_out(family: Family, dataset: Dataset, name: str) -> None:
     """One member at one row: a user's own module may fail in any way at all."""
     stack = {n: np.zeros((1, *shape), dtype) for n, (shape, dtype) in family.spec.items()}
-    row = family.prepare(dataset.x[:1])
+    row = family.features(dataset.x[:1])
     try:
         found = family.members(stack, row).shape
     except FFGBError:

@@ -4,10 +4,12 @@ A client is written for one site, as in the paper.  It lives in a worker process
 wherever that is, it sees `Message`s and answers with `Message`s.
 
     server → client                                      client → server
-    ask for moments                                      moments: sums over its points
-    setup: the job (algorithm, loss, family, target)     ready
-    update: what brings f^{t-1} (or nothing) to f^t      report: loss and score of f^t at its points
+    statistic: a question about all points               statistic: its part of the total
+    setup: the job (algorithm, loss, family, …)          ready
     train: round t                                       answer: its increment, and the γ of its oracle calls
+    update: what brings f^{t-1} (or nothing) to f^t      report: loss and score of f^t at its points
+    direction: an update whose length is not fixed yet   slopes: of its loss at some lengths
+    step: the length                                     report
 
 A client that is not where the message says (it restarted, or missed rounds) answers `resync` with the version it has.
 """
@@ -15,16 +17,18 @@ A client that is not where the message says (it restarted, or missed rounds) ans
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
+from ffgb.aggregates import Moments, Statistic
 from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
-from ffgb.features import Moments
+from ffgb.features import Points
 from ffgb.functions import Array, Family, Function, OnPoints, from_tensors
+from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
-from ffgb.oracles import WO2
+from ffgb.oracles import Oracle, shared_oracle
 from ffgb.seeds import stream
 from ffgb.wire import Message
 
@@ -65,6 +69,8 @@ class Job:
     loss: Loss
     target: Target | None
     seed: int
+    geometry: Geometry | None = None
+    """None: every client fits in the geometry of its own points, as in the paper."""
 
 
 def light(f: Function) -> dict[str, Array]:
@@ -76,21 +82,32 @@ def light(f: Function) -> dict[str, Array]:
 @final
 @dataclass(frozen=True, eq=False)
 class Update:
-    """f^{t+1} = decay · f^t + increment.
+    """f^{t+1} = decay · f^t + step · increment.
 
-    For a closed family the increment is f^{t+1} itself and decay is 0: one array of the same size, whatever was missed.
+    For a closed family that is sent anew the increment is f^{t+1} itself and decay is 0: one array of the same size,
+    whatever was missed.
     """
 
     version: int
     decay: float
     increment: Function
+    step: float = 1.0
 
-    def message(self) -> Message:
-        return Message("update", self.version, values={"decay": self.decay}, tensors=light(self.increment))
+    def message(self, kind: str = "update", *, exact: bool = False) -> Message:
+        """As it travels; `exact` keeps every bit, for a client that is restored and must go on as it was."""
+        values = {"decay": self.decay, "step": self.step}
+        return Message(
+            kind, self.version, values=values, tensors=self.increment.tensors() if exact else light(self.increment)
+        )
 
     @staticmethod
     def read(message: Message, family: Family) -> Update:
-        return Update(message.round, float(message.values["decay"]), from_tensors(family, message.tensors))
+        increment = from_tensors(family, message.tensors)
+        return Update(message.round, float(message.values["decay"]), increment, float(message.values["step"]))
+
+    def after(self, f: Function) -> Function:
+        """f^{t+1} from f^t, the same operations in the same order wherever it is computed."""
+        return f * self.decay + self.increment * self.step
 
 
 @final
@@ -102,44 +119,49 @@ class Client:
 
     def __init__(self, i: int, x: Array, y: Array) -> None:
         self.i = i
-        self.x: Array | None = x
-        self.y = y
+        self.points = Points(i, x, y)
         self.version = -1  # nothing set up yet; 0 is f^0
         self.job: Job
-        self.z: Array
+        self.y: Array
         self.f: Array
-        self.oracle: WO2 | None = None
+        """f^t at the points."""
+        self.whole: Function
+        """f^t itself, kept if the family is closed: then it is one array."""
+        self.oracle: Oracle | None = None
+        self.direction: tuple[Update, Array] | None = None
 
-    def answer(self, message: Message, content: Job | Update | None) -> Message:
+    @property
+    def z(self) -> Array:
+        return self.points.features(self.job.family.features)
+
+    def forget(self) -> None:
+        """Give back what can be computed again."""
+        self.points.forget()
+        self.oracle = None
+
+    def answer(self, message: Message, content: Job | Update | Statistic | None) -> Message:
         """One answer to one message; `content` is the object the message describes, built once for many clients."""
         if isinstance(content, Job):
             return self._setup(content)
-        if message.kind == "moments" and self.x is not None:
-            return self._moments(self.x)
+        if isinstance(content, Statistic):
+            part = content.of(self.points)
+            return Message("statistic", client=self.i, values={"points": len(self.points)}, tensors=part)
         if self.version < 0:
             return self._resync()
         if isinstance(content, Update):
-            return self._update(content)
+            return self._slopes(content, message) if message.kind == "direction" else self._update(content)
+        if message.kind == "step":
+            return self._step(message)
         if message.kind == "train":
             return self._train(message.round)
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
-    def _moments(self, x: Array) -> Message:
-        tensors = {f"x/{k}": v for k, v in Moments.of(x).tensors().items()}
-        if self.y.dtype.kind == "f":
-            tensors |= {f"y/{k}": v for k, v in Moments.of(self.y).tensors().items()}
-        return Message("moments", client=self.i, tensors=tensors)
-
     def _setup(self, job: Job) -> Message:
-        if self.x is None:
-            return Message("ready", client=self.i)  # set up already: the message was repeated
-        if job.target is not None:
-            self.y = job.target.encode(self.y)
+        """Start at f^0 = 0, from wherever the client was: a client behind the others says so when it is asked."""
+        self.y = self.points.y if job.target is None else job.target.encode(self.points.y)
         job.loss.check(self.y)
-        self.job, self.z = job, job.family.prepare(self.x)
-        self.x = None  # from here on only z is used
-        self.f = np.zeros((len(self.y), job.loss.outputs))
-        self.version = 0
+        self.job, self.version, self.oracle, self.direction = job, 0, None, None
+        self.f, self.whole = np.zeros((len(self.y), job.loss.outputs)), job.family.zero()
         return Message("ready", client=self.i)
 
     def _update(self, update: Update) -> Message:
@@ -147,9 +169,43 @@ class Client:
             return self._report()  # the message was repeated
         if update.version < self.version or (update.decay != 0.0 and self.version != update.version - 1):
             return self._resync()
+        return self._take(update, update.increment.evaluate(self.z))
+
+    def _slopes(self, update: Update, message: Message) -> Message:
+        """The slope of this client's objective at f^t + s(g − f^t), for each length s that is asked about."""
+        if self.version != update.version - 1:
+            return self._resync()
         values = update.increment.evaluate(self.z)
-        # f^{t+1} from f^t at this client's points: the old ensemble is never evaluated again
-        self.f = update.decay * self.f + values if update.decay != 0.0 else values
+        self.direction = update, values
+        mu = self.job.algorithm.mu
+        change = values - (1.0 - update.decay) * self.f
+        slopes = [
+            np.vdot(self.job.loss.gradient(g := self.f + s * change, self.y) + mu * g, change) / len(self.y)
+            for s in message.values["lengths"]
+        ]
+        square = float(np.vdot(values, values)) / len(self.y)
+        return Message(
+            "slopes", message.round, self.i, tensors={"slopes": np.array(slopes), "square": np.array([square])}
+        )
+
+    def _step(self, message: Message) -> Message:
+        if self.version == message.round:
+            return self._report()
+        if self.direction is None or self.version != message.round - 1 or self.direction[0].version != message.round:
+            return self._resync()
+        (update, values), self.direction = self.direction, None
+        decay, step = (float(v) for v in message.tensors["step"])
+        return self._take(Update(update.version, decay, update.increment, step), values)
+
+    def _take(self, update: Update, values: Array) -> Message:
+        """f^{t+1} from f^t, given the increment at this client's points."""
+        if not self.job.family.closed:
+            # the old ensemble is never evaluated again
+            self.f = update.decay * self.f + update.step * values
+        else:
+            # From the one array that f is, so that f at the points does not depend on the way it came here.
+            self.whole = update.after(self.whole)
+            self.f = values if update.decay == 0.0 and update.step == 1.0 else self.whole.evaluate(self.z)
         self.version = update.version
         return self._report()
 
@@ -158,11 +214,18 @@ class Client:
             return self._resync()
         job = self.job
         if self.oracle is None:
-            self.oracle = job.algorithm.oracle(job.family, self.z)
+            self.oracle = (
+                job.algorithm.oracle(job.family, self.z)
+                if job.geometry is None
+                else shared_oracle(job.family, self.z, job.geometry)
+            )
         f = OnPoints(1.0, job.family.zero(), self.f)
         rng = stream(job.seed, "client", t, self.i)
         g, gammas = job.algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
-        return Message("answer", t, self.i, {"gamma": gammas}, light(g.increment))
+        values: dict[str, Any] = {"gamma": gammas}
+        if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
+            values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)
+        return Message("answer", t, self.i, values, light(g.increment))
 
     def _report(self) -> Message:
         """Sums over this client's points: they are added up, so that no one learns more than the total needs."""

@@ -20,12 +20,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from ffgb.errors import FFGBError
+
+if TYPE_CHECKING:
+    from ffgb.features import FeatureMap
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = Mapping[str, Array]
@@ -44,8 +47,8 @@ class Family(ABC):
     """A parametrised set of functions from points to R^c: where weak learners come from.
 
     A final, frozen dataclass implements these names; its fields are numbers, strings, arrays or feature maps, so that
-    it can be described in a file or a message (recipes.py).  `prepare` holds everything about evaluation that depends
-    on the points alone (features, scaling): it is computed once for a client's points and then reused.
+    it can be described in a file or a message (recipes.py).  `features` holds everything about evaluation that depends
+    on the points alone: it is computed once for a client's points and then reused.
     """
 
     closed: ClassVar[bool]
@@ -54,18 +57,17 @@ class Family(ABC):
     outputs: int
     """The dimension c of the values."""
 
+    features: FeatureMap
+    """From points x (n, ...) to z (n, D), which the members are functions of."""
+
     @property
     @abstractmethod
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each parameter array of one member."""
 
     @abstractmethod
-    def prepare(self, x: Array) -> Array:
-        """What is computed once per set of points: x (n, ...) to z (n, ...)."""
-
-    @abstractmethod
     def members(self, stack: Parameters, z: Array) -> Array:
-        """Values (m, n, c) of a stack of m members at prepared points."""
+        """Values (m, n, c) of a stack of m members at points with features z."""
 
     @abstractmethod
     def least_squares(self, z: Array) -> Fit:
@@ -96,7 +98,7 @@ class Function(ABC):
 
     @abstractmethod
     def evaluate(self, z: Array) -> Array:
-        """Values (n, c), float64, at points prepared by the family."""
+        """Values (n, c), float64, at points with features z."""
 
     @abstractmethod
     def __mul__(self, a: float) -> Function: ...
@@ -118,7 +120,7 @@ class Function(ABC):
         """The arrays that describe it, given its family; `from_tensors` is the inverse."""
 
     def __call__(self, x: Array) -> Array:
-        return self.evaluate(self.family.prepare(x))
+        return self.evaluate(self.family.features(x))
 
     def __rmul__(self, a: float) -> Function:
         return self * a

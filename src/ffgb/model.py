@@ -6,11 +6,12 @@ data, without pickle, and predicts in one pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
+from scipy.stats import rankdata
 
 from ffgb.errors import FFGBError
 from ffgb.federation import Job, light
@@ -58,11 +59,12 @@ class Model:
         return values[:, 0] if values.shape[1] == 1 else values
 
     def score(self, x: Array, y: Array) -> dict[str, float]:
-        """Loss and accuracy (y as class indices), or loss and root mean square error in the target's own units."""
+        """Loss and accuracy (y as class indices), for two classes the AUC too; or loss and RMSE in its unit."""
         f = self.decision(x)
         if self.job.loss.classification:
             right = self.job.loss.probability(f).argmax(axis=1) == y
-            return {"loss": float(self.job.loss.value(f, y).mean()), "accuracy": float(right.mean())}
+            score = {"loss": float(self.job.loss.value(f, y).mean()), "accuracy": float(right.mean())}
+            return score | ({"auc": auc(self.job.loss.probability(f)[:, 1], y)} if len(self.classes) == 2 else {})
         target = self.job.target
         scaled = y if target is None else target.encode(y)
         values = f if target is None else target.decode(f)
@@ -73,7 +75,7 @@ class Model:
         }
 
     def to_bytes(self) -> bytes:
-        recipe, arrays = describe(self.job)
+        recipe, arrays = describe(replace(self.job, geometry=None))  # it was for training
         values = {
             "recipe": recipe,
             "shape": list(self.shape),
@@ -109,3 +111,11 @@ class Model:
             return Model.from_bytes(file.read_bytes())
         except (FFGBError, KeyError, TypeError, ValueError) as error:
             raise FFGBError(f"{file} is not a model that ffgb wrote, or cannot be used here: {error}") from error
+
+
+def auc(score: Array, y: Array) -> float:
+    """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing."""
+    ranks, ones = rankdata(score), int((y == 1).sum())
+    if ones in (0, len(y)):
+        return 0.5
+    return float((ranks[y == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones)))

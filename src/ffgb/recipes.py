@@ -14,11 +14,17 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from ffgb.aggregates import MomentsOf
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, RandomFourier, Standardize, WithConstant
+from ffgb.features import Concatenate, Flatten, Standardize
+from ffgb.features.encoder import Encoder
+from ffgb.features.fourier import RandomFourier
+from ffgb.features.patches import Grid, NearestSums, Patches, PatchMoments
+from ffgb.features.tables import Columns, Histogram, ObliviousTrees, RankWaves, Steps
 from ffgb.federation import Job, Target
 from ffgb.functions import Array
+from ffgb.geometry import AtServer, Blocks, GramOf, Nystrom, SketchOf
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
@@ -32,7 +38,10 @@ KINDS: dict[str, type] = {
         *(FFGB, Job, Target),
         *(CrossEntropy, Logistic, Square, Huber),
         *(Theorem, Power, Constant),
-        *(Flatten, Standardize, WithConstant, RandomFourier),
+        *(Flatten, Standardize, Concatenate, RandomFourier, Grid, Patches, Encoder),
+        *(Columns, Steps, ObliviousTrees, RankWaves),
+        *(AtServer, Blocks, Nystrom),
+        *(MomentsOf, GramOf, SketchOf, PatchMoments, NearestSums, Histogram),
         *(Linear, MLP, Net, Tree),
     )
 }  # fmt: skip

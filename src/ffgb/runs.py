@@ -19,7 +19,8 @@ from typing import Any, final
 from ffgb.errors import FFGBError
 from ffgb.federation import Job, Update
 from ffgb.functions import Function, from_tensors
-from ffgb.recipes import build
+from ffgb.geometry import AtServer, Geometry
+from ffgb.recipes import build, describe
 from ffgb.server import Costs, State, setup_message
 from ffgb.wire import Message, decode, encode
 
@@ -87,12 +88,16 @@ class Run:
     def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
         """Everything a resumed run needs.  A round adds one file; nothing that is already there is written again."""
         if not (self.checkpoint / "job.safetensors").exists():
+            if state.geometry is not None:
+                recipe, arrays = describe(state.geometry)
+                message = Message("geometry", values={"recipe": recipe}, tensors=arrays)
+                self._write(self.checkpoint / "geometry.safetensors", encode(message))
             self._write(self.checkpoint / "job.safetensors", encode(setup_message(state.job)))
         if state.job.family.closed:
-            self._write_function(f"f-{state.t:06d}.safetensors", state.t, 0.0, state.f)
+            self._write_update(f"f-{state.t:06d}.safetensors", Update(state.t, 0.0, state.f))
         elif state.updates:
             last = state.updates[-1]
-            self._write_function(f"round-{last.version:06d}.safetensors", last.version, last.decay, last.increment)
+            self._write_update(f"round-{last.version:06d}.safetensors", last)
         lines = [json.dumps(line, allow_nan=False) + "\n" for line in metrics]
         self._write(self.path / "metrics.jsonl", "".join(lines).encode())
         content = {
@@ -120,12 +125,21 @@ class Run:
             metrics = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()[:t]]
             if len(metrics) != t:
                 raise FFGBError(f"metrics.jsonl has {len(metrics)} rounds of {t}")
-            state = State(job, t, f, updates, tuple(content["delivered"]), costs)
+            state = State(job, t, f, updates, tuple(content["delivered"]), costs, self._read_geometry(job))
             return state, metrics, float(content["seconds"])
         except (OSError, KeyError, TypeError, ValueError, FFGBError) as error:
             raise FFGBError(
                 f"the checkpoint in {self.checkpoint} is damaged ({error}); start again with another --out"
             ) from error
+
+    def _read_geometry(self, job: Job) -> Geometry | None:
+        if not isinstance(job.geometry, AtServer):
+            return None
+        message = decode((self.checkpoint / "geometry.safetensors").read_bytes())
+        geometry = build(message.values["recipe"], message.tensors)
+        if not isinstance(geometry, Geometry):
+            raise FFGBError("its geometry is none")
+        return geometry
 
     def _read_functions(self, job: Job, t: int) -> tuple[Function, tuple[Update, ...]]:
         if job.family.closed:
@@ -135,14 +149,13 @@ class Run:
         for version in range(1, t + 1):
             message = decode((self.checkpoint / f"round-{version:06d}.safetensors").read_bytes())
             update = Update.read(message, job.family)
-            f = f * update.decay + update.increment  # the same operations, in the same order, as in the server
+            f = update.after(f)
             updates.append(update)
         return f, tuple(updates)
 
-    def _write_function(self, name: str, version: int, decay: float, f: Function) -> None:
+    def _write_update(self, name: str, update: Update) -> None:
         # in full precision, unlike what is sent: a resumed run must have the same bits
-        message = Message("update", version, values={"decay": decay}, tensors=f.tensors())
-        self._write(self.checkpoint / name, encode(message))
+        self._write(self.checkpoint / name, encode(update.message(exact=True)))
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / name

@@ -9,18 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
+import numpy as np
+
+from ffgb.aggregates import Ask, MomentsOf, Statistic, Tensors
 from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import FFGBError
-from ffgb.features import Moments
-from ffgb.federation import Job, Target, Update, sample
-from ffgb.functions import Family, Function, average, from_tensors
+from ffgb.federation import Job, Target, Update, light, sample
+from ffgb.functions import Array, Family, Function, average, from_tensors
+from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
 from ffgb.wire import Message, decode, encode
 
-Learner: TypeAlias = Callable[[Moments], Family]
-"""How a family comes about: from moments aggregated over all clients (empty ones, if none were asked for)."""
+Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
+"""How a family comes about, and the geometry that its clients share: from a seed, settings, and what all clients are
+asked for."""
+
+MARGIN = 0.05
+"""What a step may fit of noise, beyond what it explains.  With many points to a feature no step can fit much."""
+
+AT_ONCE = 512 * 2**20
+"""Bytes of answers to a set-up question that are held at a time: Gram matrices are large, and clients many."""
+
+LENGTHS = (0.0, *(2.0**j for j in range(-3, 9)))
+"""Where clients are asked for slopes.  The slope along a line is increasing, so the best length lies where it changes
+its sign; between two lengths it is taken to be linear, as for the square loss it is."""
 
 TRIES = 3
 """How often a client that lost its state is restored for one question before the run ends."""
@@ -81,6 +95,8 @@ class State:
     delivered: tuple[int, ...]
     """The version each client has, as far as the server knows."""
     costs: Costs
+    geometry: Geometry | None = None
+    """The one that clients share, if the server alone has it."""
 
     @property
     def result(self) -> Function:
@@ -109,63 +125,183 @@ class Server:
         seed: int = 0,
         participation: int | None = None,
         by_size: bool = False,
+        on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
     ) -> None:
         self.engine = engine
+        self.on_setup = on_setup
         self.N = len(points)
         self.m = self.N if participation is None else participation
         if not 1 <= self.m <= self.N:
             raise FFGBError(f"{self.m} of {self.N} clients cannot take part in a round; choose 1 … {self.N}")
         self.tests = tuple(range(self.N, self.N + tests))
+        self.points = list(points)
         self.weights = [float(n) for n in points] if by_size else [1.0] * self.N
         self.seed = seed
 
-    def start(self, algorithm: Algorithm, learner: Learner, loss: Loss, *, moments: bool, scale_target: bool) -> State:
-        """The set-up exchange: aggregated moments up, the job down."""
-        everyone, costs = range(self.N), Costs()
-        x_moments = Moments.none()
-        target: Target | None = None
-        if moments or scale_target:
-            request = Message("moments")
-            answers = self._exchange(encode(request), everyone)
-            costs = costs.down(request, self.N).up(answers.values())
-            x_moments = _total([answers[i] for i in everyone], "x/")
-            target = Target.by(_total([answers[i] for i in everyone], "y/")) if scale_target else None
-        job = Job(algorithm, learner(x_moments), loss, target, self.seed)
-        setup = setup_message(job)
+    def start(self, algorithm: Algorithm, learner: Learner, loss: Loss, *, scale_target: bool = False) -> State:
+        """The set-up exchanges: what the learner asks for goes up, the job comes down."""
+        if algorithm.search and self.m < self.N:
+            raise FFGBError("the search for a step needs every client in every round; choose another --schedule")
+        costs = Costs()
+
+        def ask(statistic: Statistic) -> Any:
+            nonlocal costs
+            total, costs = self._total(statistic, costs)
+            return total
+
+        target = Target.by(ask(MomentsOf.targets(loss.outputs))) if scale_target else None
+        family, geometry = learner(ask)
+        # One local step leaves the solve to the server; more need the geometry at the clients.
+        given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
+        job = Job(algorithm, family, loss, target, self.seed, given)
+        setup, everyone = setup_message(job), range(self.N)
         ready = self._exchange(encode(setup), [*everyone, *self.tests])
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
-        return State(job, 0, job.family.zero(), (), (0,) * self.N, costs)
+        return State(job, 0, job.family.zero(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
-    def rounds(self, state: State, T: int) -> Iterator[tuple[State, dict[str, Any]]]:
-        """Algorithm 1: the state and the metrics after each round."""
+    def _total(self, statistic: Statistic, costs: Costs) -> tuple[Any, Costs]:
+        """Put a question to all clients: the total of their answers, and what it cost.
+
+        Answers are checked, added up in the order of the clients and let go, some clients at a time.
+        """
+        recipe, arrays = describe(statistic)
+        request = Message("statistic", values={"recipe": recipe}, tensors=arrays)
+        data, costs, reading = encode(request), costs.down(request, self.N), -1
+
+        def parts() -> Iterator[tuple[float, Tensors]]:
+            nonlocal costs, reading
+            some = max(4, min(16, AT_ONCE // max(statistic.size, 1)))
+            for first in range(0, self.N, some):
+                reading, clients = -1, range(first, min(first + some, self.N))
+                self.on_setup(statistic.what, first, self.N)
+                answers = self._exchange(data, clients)
+                for i in clients:
+                    reading, answer = i, answers.pop(i)
+                    costs = costs.up([answer])
+                    if (points := answer.values.get("points")) != self.points[i]:
+                        raise FFGBError(f"it is of {points} points, and the client has {self.points[i]}")
+                    statistic.check(answer.tensors)
+                    yield self.weights[i], answer.tensors
+            reading = -1
+
+        try:
+            return statistic.total(parts()), costs
+        except FFGBError as error:
+            if reading < 0:
+                raise
+            raise FFGBError(f"client {reading} sent a statistic that is refused: {error}") from error
+
+    def rounds(self, state: State, T: int, *, stop: bool = False) -> Iterator[tuple[State, dict[str, Any]]]:
+        """Algorithm 1: the state and the metrics after each round.
+
+        With `stop` they end early, when a step would fit more noise than it finds to learn (`spent`).
+        """
         for t in range(state.t, T):
             began = time.perf_counter()
             S = sample(self.seed, t, self.N, self.m)  # line 3
             state = self._catch_up(state, S)
             train = Message("train", t)
             answers = self._ask(state, train, S)
-            increment = average([_increment(state.job.family, answers[i]) for i in S], [self.weights[i] for i in S])
-            state = self._step(state, increment)  # line 4
-            update = state.missing(t)[-1].message()
-            reports = self._ask(state, update, [*S, *self.tests])
             state = replace(state, costs=state.costs.down(train, len(S)).up(answers[i] for i in S))
-            if self.m == self.N or not state.job.family.closed:
-                known = () if state.job.family.closed else [answers[i] for i in S]
-                costs = state.costs.down(update, len(S), known=known).up(reports[i] for i in S)
-                state = replace(state, costs=costs, delivered=_set(state.delivered, S, t + 1))
-            # else: a client that is sampled now and then needs f only when it is sampled again, and will then be sent
-            # the newest.  That we look at f^{t+1} at its points already is a measurement, as on the test set.
-            metrics = self._metrics(state, S, answers, reports) | {"seconds": time.perf_counter() - began}
+            mean = average([_increment(state.job.family, answers[i]) for i in S], [self.weights[i] for i in S])
+            # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
+            update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4
+            square = None
+            if state.job.algorithm.search:
+                slopes, square, state = self._slopes(state, update, S)
+            gammas, fit = [gamma for i in S for gamma in answers[i].values["gamma"]], {}
+            if state.geometry is not None:
+                gamma, explained = self._fit(state, update, mean, square, S, answers)
+                gammas, fit = [gamma], {"explained": explained, "noise": self._noise(state.geometry, S)}
+            if state.job.algorithm.search:
+                state, reports = self._step(state, update, 0.0 if stop and spent(fit) else best_length(slopes), S)
+            else:
+                state, reports = self._deliver(state, update, S, answers)
+            metrics = self._metrics(state, S, gammas, reports) | fit | {"seconds": time.perf_counter() - began}
             if not math.isfinite(metrics["train_loss"]):
                 raise FFGBError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
             yield state, metrics
+            if stop and spent(metrics):
+                return
 
-    def _step(self, state: State, increment: Function) -> State:
-        """f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments."""
-        decay = state.job.algorithm.decay(state.t)
-        f = state.f * decay + increment
-        updates = () if state.job.family.closed else (*state.updates, Update(state.t + 1, decay, increment))
-        return replace(state, t=state.t + 1, f=f, updates=updates)
+    def _deliver(
+        self, state: State, update: Update, S: Sequence[int], answers: Mapping[int, Message]
+    ) -> tuple[State, dict[int, Message]]:
+        """Send the clients of this round f^{t+1}, and hear what they think of it."""
+        closed = state.job.family.closed
+        state = _after(state, update)
+        message = state.missing(update.version - 1)[-1].message()
+        reports = self._ask(state, message, [*S, *self.tests])
+        if self.m == self.N or not closed:
+            known = () if closed else [answers[i] for i in S]
+            costs = state.costs.down(message, len(S), known=known).up(reports[i] for i in S)
+            state = replace(state, costs=costs, delivered=_set(state.delivered, S, state.t))
+        # else: a client that is sampled now and then needs f only when it is sampled again, and will then be sent
+        # the newest.  That we look at f^{t+1} at its points already is a measurement, as on the test set.
+        return state, reports
+
+    def _slopes(self, state: State, update: Update, S: Sequence[int]) -> tuple[Array, float, State]:
+        """Send the increment, whose length is not fixed yet: slopes of the objective along it, and its mean square."""
+        direction = update.message("direction")
+        direction = replace(direction, values={**direction.values, "lengths": list(LENGTHS)})
+        answers = self._ask(state, direction, [*S, *self.tests])
+        weight, slopes, square = math.fsum(self.weights[i] for i in S), np.zeros(len(LENGTHS)), 0.0
+        for i in S:
+            _check_slopes(answers[i])
+            slopes += self.weights[i] / weight * answers[i].tensors["slopes"]
+            square += self.weights[i] / weight * float(answers[i].tensors["square"][0])
+        return slopes, square, replace(state, costs=state.costs.down(direction, len(S)).up(answers[i] for i in S))
+
+    def _step(self, state: State, update: Update, s: float, S: Sequence[int]) -> tuple[State, dict[int, Message]]:
+        """f^{t+1} = f^t + s(g − f^t), g the mean of the clients' functions: they have the increment, and are told s."""
+        # everyone goes on with the increment as it travelled, in the family's own dtype
+        increment = from_tensors(state.job.family, light(update.increment))
+        update = Update(update.version, 1.0 + s * (update.decay - 1.0), increment, s)
+        step = Message("step", update.version, tensors={"step": np.array([update.decay, s])})
+        state = _after(state, update)
+        reports = self._ask(state, step, [*S, *self.tests])
+        costs = state.costs.down(step, len(S)).up(reports[i] for i in S)
+        return replace(state, costs=costs, delivered=_set(state.delivered, S, state.t)), reports
+
+    def _fit(
+        self,
+        state: State,
+        update: Update,
+        mean: Function,
+        square: float | None,
+        S: Sequence[int],
+        answers: Mapping[int, Message],
+    ) -> tuple[float, float]:
+        """γ = 1 − ‖h − φ‖/‖φ‖ in L²(α), for the mean answer h to the global gradient φ, and the share of ‖φ‖² along h.
+
+        ‖φ‖² is the mean of what clients say; ⟨h, φ⟩ is the inner product of weights and covector; ‖h‖² is what clients
+        measured at their points, or, where they were not asked, what the geometry says.  As for every oracle, an h that
+        does not contract is measured by its best multiple: which length is taken is for the search to say.
+        """
+        assert state.geometry is not None
+        weight = math.fsum(self.weights[i] for i in S)
+        size = math.fsum(self.weights[i] / weight * float(answers[i].values["square"]) for i in S)
+        b, w = mean.tensors()["parameters/weight"], update.increment.tensors()["parameters/weight"]
+        # b and w are −η times the covector of φ and the weights of h
+        eta2 = state.job.algorithm.eta(1, update.version - 1) ** 2
+        own = (float(np.vdot(w, state.geometry.apply(w))) if square is None else square) / eta2
+        inner = float(np.vdot(b, w)) / eta2
+        if size <= 0.0 or own <= 0.0:
+            return 1.0, 0.0
+        explained = min(inner**2 / (own * size), 1.0)
+        gamma = 1.0 - math.sqrt(max(own - 2.0 * inner + size, 0.0) / size)
+        return (gamma if gamma > 0.0 else 1.0 - math.sqrt(1.0 - explained)), explained
+
+    def _noise(self, geometry: Geometry, S: Sequence[int]) -> float | None:
+        """The share of φ that h would explain if φ were nothing but noise; None if that is unknown.
+
+        For independent noise at n points and h = Hφ, H = Φ(G + λI)⁻¹Φ'/n, one expects
+        ⟨h, φ⟩² / ‖h‖²‖φ‖² ≈ tr(H)² / (n tr(H²)).
+        """
+        if geometry.freedom is None:
+            return None
+        weight = math.fsum(self.weights[i] for i in S)
+        return geometry.freedom * math.fsum((self.weights[i] / weight) ** 2 / self.points[i] for i in S)
 
     def _catch_up(self, state: State, clients: Sequence[int]) -> State:
         """Send the sampled clients what they missed, and count it."""
@@ -188,7 +324,8 @@ class Server:
             lost = {i: int(a.values["version"]) for i, a in answers.items() if a.kind == "resync"}
             if not lost:
                 return answers
-            self._restore(state, lost, message.round if message.kind == "train" else message.round - 1)
+            version = message.round if message.kind in ("train", "step") else message.round - 1
+            self._restore(state, lost, version)
             answers |= self._exchange(data, list(lost))
         raise FFGBError(f"client {min(lost)} lost its state {TRIES} times in a row; see the messages above for why")
 
@@ -199,7 +336,7 @@ class Server:
         for update in state.missing(max(min(versions.values()), 0)):
             if update.version <= version:
                 some = [i for i, v in versions.items() if v < update.version]
-                self._exchange(encode(update.message()), some)
+                self._exchange(encode(update.message(exact=True)), some)
 
     def _exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, Message]:
         answers = {i: decode(answer) for i, answer in self.engine.exchange(data, clients).items()}
@@ -212,9 +349,8 @@ class Server:
         return answers
 
     def _metrics(
-        self, state: State, S: Sequence[int], answers: Mapping[int, Message], reports: Mapping[int, Message]
+        self, state: State, S: Sequence[int], gammas: Sequence[float], reports: Mapping[int, Message]
     ) -> dict[str, Any]:
-        gammas = [gamma for i in S for gamma in answers[i].values["gamma"]]
         weights = [self.weights[i] for i in S]
         losses = [reports[i].values["loss"] / reports[i].values["points"] for i in S]
         metrics: dict[str, Any] = {
@@ -245,6 +381,50 @@ def _increment(family: Family, answer: Message) -> Function:
         raise FFGBError(f"client {answer.client} sent an increment that is refused: {error}") from error
 
 
+def _solved(geometry: Geometry | None, mean: Function) -> Function:
+    """The mean answer: (G + λI)⁻¹ of the mean covector, if the server has the geometry."""
+    if geometry is None:
+        return mean
+    return mean.family.member({"weight": geometry.solve(mean.tensors()["parameters/weight"])})
+
+
+def _after(state: State, update: Update) -> State:
+    """The state with f^{t+1} in place of f^t."""
+    updates = () if state.job.family.closed else (*state.updates, update)
+    return replace(state, t=update.version, f=update.after(state.f), updates=updates)
+
+
+def best_length(slopes: Array) -> float:
+    """Where the slope along the line is 0, given it at `LENGTHS`; 0 if the line does not descend at all.
+
+    >>> best_length(np.array(LENGTHS) - 3.0)
+    3.0
+    """
+    if slopes[0] >= 0.0:
+        return 0.0
+    if (slopes < 0.0).all():
+        return LENGTHS[-1]
+    after = int(np.argmax(slopes >= 0.0))
+    low, high = slopes[after - 1], slopes[after]
+    return float(LENGTHS[after - 1] + (LENGTHS[after] - LENGTHS[after - 1]) * (-low / (high - low)))
+
+
+def spent(metrics: Mapping[str, Any]) -> bool:
+    """Is there nothing left to learn but noise?
+
+    So it is when the mean answer explains less of the gradient than it would of pure noise, by a twentieth of it.
+    """
+    noise = metrics.get("noise")
+    return noise is not None and bool(noise - metrics["explained"] > MARGIN)
+
+
+def _check_slopes(answer: Message) -> None:
+    for name, count in (("slopes", len(LENGTHS)), ("square", 1)):
+        array = answer.tensors.get(name)
+        if array is None or array.shape != (count,) or not np.isfinite(array).all():
+            raise FFGBError(f"client {answer.client} sent {name} that are refused: they are not {count} finite numbers")
+
+
 def setup_message(job: Job) -> Message:
     """The job as a message."""
     recipe, arrays = describe(job)
@@ -254,10 +434,3 @@ def setup_message(job: Job) -> Message:
 def _set(versions: tuple[int, ...], clients: Iterable[int], version: int) -> tuple[int, ...]:
     some = set(clients)
     return tuple(version if i in some else v for i, v in enumerate(versions))
-
-
-def _total(messages: Sequence[Message], prefix: str) -> Moments:
-    return Moments.total(
-        Moments.from_tensors({n.removeprefix(prefix): a for n, a in m.tensors.items() if n.startswith(prefix)})
-        for m in messages
-    )

@@ -23,7 +23,7 @@ from ffgb.functions import Array, Family
 from ffgb.losses import Loss
 from ffgb.model import Model
 from ffgb.runs import Run
-from ffgb.server import Server, State
+from ffgb.server import Learner, Server, State, spent
 
 
 @final
@@ -45,13 +45,21 @@ def train(
     resume: bool = False,
     workers: int | None = None,
     on_start: Callable[[Config, Dataset], None] = lambda config, dataset: None,
+    on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
     on_round: Callable[[dict[str, Any]], None] = lambda metrics: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train; with `out`, write a run directory, or continue the one that is there.
 
-    `on_round` is given each round's metrics, and then `should_stop` is asked.
+    `on_setup` is told what clients are asked for before the first round, `on_round` is given each round's metrics, and
+    then `should_stop` is asked.
     """
+
+    def setting_up(what: str, done: int, clients: int) -> None:
+        on_setup(what, done, clients)
+        if should_stop():
+            raise KeyboardInterrupt  # there is no round to finish yet
+
     began = time.perf_counter()
     path, run = None if out is None else Path(out), None
     with ExitStack() as held:
@@ -65,21 +73,23 @@ def train(
         assert config.rounds is not None  # resolved
         holdings, server_options = _federate(config, dataset)
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
-        learner, moments = make_learner(config, dataset)
-        modules = [config.learner] if ":" in config.learner else []
-        server = Server(held.enter_context(local_engine(holdings, workers, modules)), **server_options)
+        learner = make_learner(config, dataset)
+        server = Server(
+            held.enter_context(local_engine(holdings, workers, config.code)), **server_options, on_setup=setting_up
+        )
+        on_start(config, dataset)
         saved = run.load() if run is not None else None
         if saved is not None:
             state, metrics, before = saved
         else:
-            state = server.start(algorithm, learner, loss, moments=moments, scale_target=not loss.classification)
+            state = server.start(algorithm, learner, loss, scale_target=not loss.classification)
             metrics, before = [], 0.0
         if state.t > config.rounds:
             raise FFGBError(f"the run in {out} has {state.t} rounds already, more than --rounds {config.rounds}")
         if run is not None and run.config["rounds"] != config.rounds:
             run.write_json("config.json", config.to_json())  # more rounds were asked for
-        on_start(config, dataset)
-        for after, line in () if should_stop() else server.rounds(state, config.rounds):
+        over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
+        for after, line in () if over or should_stop() else server.rounds(state, config.rounds, stop=bool(config.stop)):
             state = after
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
@@ -93,7 +103,7 @@ def train(
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
         data = Model(state.job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
-        finished = state.t == config.rounds
+        finished = state.t == config.rounds or bool(config.stop and metrics and spent(metrics[-1]))
         if run is not None and finished:
             run.write_model(data)
             run.write_json("summary.json", summary)
@@ -102,7 +112,7 @@ def train(
 
 def federate(
     clients: Sequence[tuple[Array, Array]],
-    family: Family,
+    family: Family | Learner,
     loss: Loss,
     algorithm: Algorithm,
     rounds: int,
@@ -114,6 +124,8 @@ def federate(
     by_size: bool = False,
 ) -> tuple[State, list[dict[str, Any]]]:
     """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
+
+    The family may be one that is made in a set-up exchange, and share a geometry: a function of `ask` (server.py).
 
     >>> import numpy as np
     >>> from ffgb import FFGB
@@ -129,11 +141,12 @@ def federate(
     array([[ True],
            [False]])
     """
+    learner: Learner = (lambda ask: (family, None)) if isinstance(family, Family) else family
     holdings = [Holding(x, y) for x, y in (*clients, *tests)]
     with local_engine(holdings, workers) as engine:
         options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
         server = Server(engine, [len(y) for _, y in clients], len(tests), **options)
-        state = server.start(algorithm, lambda moments: family, loss, moments=False, scale_target=False)
+        state = server.start(algorithm, learner, loss)
         metrics = []
         for after, line in server.rounds(state, rounds):
             state = after
@@ -145,7 +158,11 @@ def _federate(config: Config, dataset: Dataset) -> tuple[list[Holding], dict[str
     """Who holds what: the clients' parts of the training rows, then the test rows."""
     assert config.split is not None
     parts = partition(
-        dataset, config.split, config.clients, similarity=config.similarity, alpha=config.alpha, seed=config.seed
+        *(dataset, config.split, config.clients),
+        similarity=config.similarity,
+        alpha=config.alpha,
+        by=config.by,
+        seed=config.seed,
     )
     clients = [Holding(dataset.x, dataset.y, rows) for rows in parts]
     tests = in_parts(dataset.x_test, dataset.y_test)

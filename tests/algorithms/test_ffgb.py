@@ -12,13 +12,14 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes, load_wine, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor
 
+from ffgb.aggregates import Moments
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.features import Flatten, Moments, Standardize, WithConstant
+from ffgb.features import Flatten, Standardize
 from ffgb.functions import Array, ClosedSum, OnPoints
 from ffgb.learners.linear import Linear
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Logistic, Square
-from ffgb.oracles import contraction
+from ffgb.oracles import Answer, Oracle, contraction
 from ffgb.schedules import Constant, Power, Theorem
 from ffgb.seeds import stream
 from ffgb.training import federate as run
@@ -27,17 +28,20 @@ values_family = Linear(Flatten(3), 3)  # carries no meaning where only values at
 
 
 @final
-class ExactGamma:
+class ExactGamma(Oracle):
     """h = γφ: it contracts by exactly 1 − γ, in every norm."""
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma
         self.queries: list[Array] = []
 
-    def __call__(self, phi: Array, rng: np.random.Generator) -> tuple[OnPoints, float]:
+    def sees(self, phi: Array) -> Array:
+        return phi
+
+    def __call__(self, phi: Array, rng: np.random.Generator) -> Answer:
         self.queries.append(phi)
         h = self.gamma * phi
-        return OnPoints(0.0, values_family.zero(), h), contraction(h, phi)
+        return Answer(OnPoints(0.0, values_family.zero(), h), h, contraction(h, phi))
 
 
 def test_two_clients_of_two_points_by_hand() -> None:
@@ -48,7 +52,7 @@ def test_two_clients_of_two_points_by_hand() -> None:
         (np.array([[1.0], [1.0]], np.float32), np.array([3.0, 5.0])),
     ]
     algorithm = FFGB(Constant(0.5), K=2, mu=0.2)
-    state, (line,) = run(parts, Linear(Flatten(1), 1, ridge=0.0), Square(), algorithm, 1)
+    state, (line,) = run(parts, Linear(Flatten(1), 1, ridge=0.0, intercept=0.0), Square(), algorithm, 1)
 
     def project(x: list[float], phi: list[float]) -> float:
         return sum(a * b for a, b in zip(x, phi, strict=True)) / sum(a * a for a in x)
@@ -67,7 +71,9 @@ def test_two_clients_of_two_points_by_hand() -> None:
     losses = [0.5 * ((w - 1) ** 2 + (2 * w - 1) ** 2) / 2, 0.5 * ((w - 3) ** 2 + (w - 5) ** 2) / 2]
     assert line["train_loss"] == pytest.approx(sum(losses) / 2)
     # without the residual the second query is the gradient alone
-    state, _ = run(parts, Linear(Flatten(1), 1, ridge=0.0), Square(), FFGB(Constant(0.5), 2, 0.2, residual=False), 1)
+    state, _ = run(
+        parts, Linear(Flatten(1), 1, ridge=0.0, intercept=0.0), Square(), FFGB(Constant(0.5), 2, 0.2, residual=False), 1
+    )
     w0, w1 = 0.9 * 0.3 - 0.5 * project([1, 2], [-0.7, -0.4]), 0.9 * 2.0 - 0.5 * project([1, 1], [-1, -3])
     assert state.f.parameters["weight"][0, 0] == pytest.approx((w0 + w1) / 2)  # type: ignore[attr-defined]
 
@@ -190,6 +196,6 @@ def test_labels_that_the_features_do_not_explain_are_met_by_the_intercept() -> N
     for share in (0.5, 0.99, 0.99):  # nine in ten of all labels are 0, but not at every client
         x, y = rng.standard_normal((400, 8)), (rng.random(400) > share).astype(int)
         clients.append((x, y))
-    family = Linear(WithConstant(Standardize.by(Moments.total(Moments.of(x) for x, _ in clients))), 1)
+    family = Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in clients), Flatten(8)), 1)
     _, lines = run(clients, family, Logistic(), FFGB(Constant(4.0), K=2), 30)
     assert lines[-1]["train_accuracy"] == pytest.approx(np.mean([(y == 0).mean() for _, y in clients]), abs=0.02)

@@ -50,8 +50,8 @@ def as_registered(data: Dataset) -> None:
 def test_scikit_learn_sets(name: str) -> None:
     data = load(name)
     as_registered(data)
-    assert not data.image
-    assert len(data.columns) == data.x.shape[1]
+    assert data.image == (name == "digits")
+    assert data.image or len(data.columns) == data.x.shape[1]
     assert abs(len(data.x_test) - 0.2 * SOURCES[name].rows) <= 1
     assert available(name)
     assert verify(name) == []
@@ -66,8 +66,10 @@ def test_the_held_out_rows_follow_the_seed() -> None:
     assert not {row.tobytes() for row in one.x} & {row.tobytes() for row in one.x_test}
 
 
-def test_digits_are_a_table_in_0_1() -> None:
+def test_digits_are_pictures_in_0_1() -> None:
     data = load("digits")
+    assert data.image
+    assert data.x.shape[1:] == (1, 8, 8)
     assert (data.x.min(), data.x.max()) == (0, 1)
     counts = np.bincount(data.y_test)
     np.testing.assert_allclose(counts, 0.2 * (np.bincount(data.y) + counts), atol=1)

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ffgb.aggregates import Moments
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.engines.local import Holding, LocalEngine, _balanced, in_parts
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, Moments, RandomFourier, Standardize
+from ffgb.features import Flatten, Standardize
+from ffgb.features.fourier import RandomFourier
 from ffgb.functions import Family
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
@@ -47,7 +49,7 @@ def family(name: str) -> Family:
         case "features":
             return Linear(RandomFourier(Flatten(256), 100, 8.0, 1), 3)
         case "linear":
-            return Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in parts())), 3)
+            return Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in parts()), Flatten(256)), 3)
         case "mlp":
             return MLP(Flatten(256), 3, steps=30)
         case "tree":
@@ -87,9 +89,7 @@ def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pyt
         some = parts()
         with LocalEngine([Holding(x, y) for x, y in some], workers=2) as engine:
             server = Server(engine, [len(y) for _, y in some])
-            state = server.start(
-                FFGB(Power(2.0), K=2), lambda m: family("mlp"), CrossEntropy(3), moments=False, scale_target=False
-            )
+            state = server.start(FFGB(Power(2.0), K=2), lambda ask: (family("mlp"), None), CrossEntropy(3))
             for t, (after, _) in enumerate(server.rounds(state, 4)):
                 state = after
                 if kill and t == 1:

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from ffgb import trust
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Parameters
-from ffgb.learners import nets
 from ffgb.learners.mlp import batches
 from ffgb.learners.nets import Net
 
@@ -47,12 +47,12 @@ def start(family: Net, seed: int) -> Parameters:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of the user's own."""
-    monkeypatch.setattr(nets, "_registered", {})
+    monkeypatch.setattr(trust, "_known", {})
 
     def build(shape: tuple[int, ...], outputs: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 5), nn.Tanh(), nn.Linear(5, outputs))
 
-    nets.register("mine:tiny", build)
+    trust.register("mine:tiny", build)
     return "mine:tiny"
 
 
@@ -69,7 +69,7 @@ def test_values_are_those_of_the_plain_net(shape: tuple[int, ...]) -> None:
     x, _ = problem(150, shape)
     family = Net(shape, 3)
     nets_ = [start(family, seed) for seed in range(3)]
-    values = family.members({name: np.stack([net[name] for net in nets_]) for name in family.spec}, family.prepare(x))
+    values = family.members({name: np.stack([net[name] for net in nets_]) for name in family.spec}, family.features(x))
     assert values.shape == (3, 150, 3)
     assert values.dtype == np.float32
     for value, net in zip(values, nets_, strict=True):
@@ -85,7 +85,7 @@ def test_steps_are_those_of_a_plain_loop(n: int, module: str, tiny: str) -> None
     x, phi = problem(n)
     family = Net(SMALL, 3, module, steps=4, batch=8)
     ours = family.least_squares(x)(phi, np.random.default_rng(3))
-    net = plain(SMALL, 3, start(family, 3)) if module == "cnn" else nets._registered[tiny](SMALL, 3)
+    net = plain(SMALL, 3, start(family, 3)) if module == "cnn" else trust._known[tiny](SMALL, 3)
     if module != "cnn":
         net.load_state_dict({name: torch.tensor(p) for name, p in start(family, 3).items()})
     adam = torch.optim.Adam(net.parameters(), lr=family.learning_rate)
@@ -178,19 +178,19 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_name_alone_imports_nothing() -> None:
     for name in ("os:getcwd", "torch.nn:Identity", "resnet"):
-        with pytest.raises(FFGBError, match="if you trust its code"):
+        with pytest.raises(FFGBError, match="if you trust it"):
             _ = Net(SMALL, 3, name).spec
 
 
 def test_a_name_has_one_meaning(tiny: str) -> None:
-    nets.register(tiny, nets._registered[tiny])
+    trust.register(tiny, trust._known[tiny])
     for name in (tiny, "cnn"):
         with pytest.raises(FFGBError, match="already"):
-            nets.register(name, lambda shape, outputs: nn.Linear(1, outputs))
+            trust.register(name, lambda shape, outputs: nn.Linear(1, outputs))
 
 
 def test_buffers_are_refused(tiny: str) -> None:
-    nets.register("mine:normal", lambda shape, outputs: nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten()))
+    trust.register("mine:normal", lambda shape, outputs: nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten()))
     with pytest.raises(FFGBError, match="buffers"):
         _ = Net(SMALL, 3, "mine:normal").spec
 
@@ -207,7 +207,7 @@ def test_arrays_that_cannot_be_written_to_and_pickling(tiny: str) -> None:
         array.flags.writeable = False
     for module in ("cnn", tiny):
         family = pickle.loads(pickle.dumps(Net(SMALL, 3, module, steps=2)))
-        member = family.least_squares(family.prepare(x))(phi, np.random.default_rng(0))
+        member = family.least_squares(family.features(x))(phi, np.random.default_rng(0))
         for p in member.values():
             p.flags.writeable = False
         stack = {name: p[None] for name, p in member.items()}

@@ -15,7 +15,7 @@ from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Function, OnPoints
 from ffgb.losses import Loss
-from ffgb.oracles import WO2
+from ffgb.oracles import WO2, Oracle
 from ffgb.schedules import Schedule, capped
 
 
@@ -28,6 +28,7 @@ class FFGB(Algorithm):
     K: int = 1
     mu: float = 0.0
     residual: bool = True
+    search: bool = False
 
     oracle: ClassVar[type[WO2]] = WO2
 
@@ -49,17 +50,18 @@ class FFGB(Algorithm):
         return decay
 
     def client(
-        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: WO2, rng: np.random.Generator
+        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
     ) -> tuple[OnPoints, list[float]]:
         """Algorithm 2: g^{K+1,t} of one client, and the γ of each of its oracle calls."""
-        Δ, g, gammas = np.zeros_like(f.values), f, []  # line 2
+        Δ, g, gammas = np.zeros(()), f, []  # line 2
         for k in range(1, self.K + 1):  # line 3
-            gradient = loss.gradient(g.values, y)
-            h, gamma = oracle(Δ + gradient, rng)  # line 4
+            gradient = oracle.sees(loss.gradient(g.values, y))
+            h, seen, gamma = oracle(Δ + gradient, rng)  # line 4
             g = (1.0 - self.mu * self.eta(k, t)) * g - self.eta(k, t) * h  # line 5: g − η(h + μg)
             if self.residual:
-                Δ = Δ + gradient - h.values  # line 6
-            gammas.append(gamma)
+                Δ = Δ + gradient - seen  # line 6
+            if gamma is not None:
+                gammas.append(gamma)
         return g, gammas  # line 8
 
     def project(self, f: Function) -> Function:

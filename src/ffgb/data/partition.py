@@ -84,9 +84,13 @@ def partition(
     *,
     similarity: float = 0.1,
     alpha: float = 0.5,
+    by: str | None = None,
     seed: int = 0,
 ) -> list[Array]:
-    """Indices of training rows, one array a client.  A natural split has the set's own sites as clients."""
+    """Indices of training rows, one array a client.  A natural split has the set's own sites as clients.
+
+    Where rows are sorted by label they may be sorted by a column instead: clients then differ in what they see.
+    """
     if split not in SPLITS:
         raise FFGBError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}")
     if split == "natural":
@@ -104,8 +108,12 @@ def partition(
     if clients is None:
         raise FFGBError(f"the split {split} needs a number of clients")
     rng = stream(seed, "partition")
+    if by is not None and (split != "similarity" or by not in dataset.columns):
+        known = ", ".join(dataset.columns[:8]) or "none"
+        raise FFGBError(f"--by {by} is for the similarity split and a column of {dataset.name} (it has {known}, …)")
     if split == "similarity":
-        return _similarity(dataset.y, clients, similarity, rng)
+        key = dataset.y if by is None else dataset.x[:, dataset.columns.index(by)]
+        return _similarity(key, clients, similarity, rng)
     if split == "dirichlet":
         return dirichlet(dataset.y, clients, alpha, rng)
     return iid(len(dataset.y), clients, rng)

@@ -186,8 +186,9 @@ def _from_sklearn(source: Source, root: Path | None, seed: int) -> Dataset:
     options: dict[str, Any] = {"scaled": False} if source.name == "diabetes" else {}
     bunch = getattr(datasets, f"load_{source.name}")(**options)
     x = np.asarray(bunch.data, np.float64)
-    if source.name == "digits":
-        x = x / 16  # 8 × 8 counts of ink from 0 to 16; a table, as the pictures are too small for 5 × 5 convolutions
+    image = source.name == "digits"
+    if image:
+        x = x.reshape(-1, 1, 8, 8) / 16  # counts of ink from 0 to 16
     classification = source.task == CLASSIFICATION
     return _held_out(
         source,
@@ -195,15 +196,23 @@ def _from_sklearn(source: Source, root: Path | None, seed: int) -> Dataset:
         np.asarray(bunch.target, np.int64 if classification else np.float64),
         seed,
         classes=tuple(str(name) for name in bunch.target_names) if classification else (),
-        columns=tuple(str(name) for name in bunch.feature_names),
+        columns=() if image else tuple(str(name) for name in bunch.feature_names),
+        image=image,
     )
 
 
 def _held_out(
-    source: Source, x: Array, y: Array, seed: int, *, classes: tuple[str, ...] = (), columns: tuple[str, ...]
+    source: Source,
+    x: Array,
+    y: Array,
+    seed: int,
+    *,
+    classes: tuple[str, ...] = (),
+    columns: tuple[str, ...],
+    image: bool = False,
 ) -> Dataset:
     train, test = hold_out(y, HOLDOUT, stream(seed, "holdout"))
-    return Dataset(source.name, source.task, x[train], y[train], x[test], y[test], classes, columns)
+    return Dataset(source.name, source.task, x[train], y[train], x[test], y[test], classes, columns, image)
 
 
 def _idx(classes: tuple[str, ...]) -> Callable[[Source, Path | None, int], Dataset]:

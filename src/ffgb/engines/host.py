@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterable, Iterator
 from typing import final
 
 import numpy as np
 
+from ffgb.aggregates import Statistic
 from ffgb.errors import FFGBError
 from ffgb.federation import Client, Job, Update
+from ffgb.memory import physical
 from ffgb.recipes import build
 from ffgb.wire import Message, decode, encode
+
+KEPT = physical() // (2 * (os.cpu_count() or 1))
+"""Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 
 @final
@@ -21,6 +27,8 @@ class Host:
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
         self.job: Job | None = None
+        self._kept: dict[int, int] = {}  # bytes of features that clients keep, last asked last
+        self._bytes = 0
 
     def answers(self, data: bytes, clients: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """Each client's answer to a message, as it becomes ready."""
@@ -47,14 +55,30 @@ class Host:
             except Exception:  # a defect, not the user's doing: the server names the client and the stage
                 answer = Message("error", message.round, i, {"text": traceback.format_exc(), "defect": True})
             yield i, encode(answer)
+            self._make_room(i)
 
-    def _content(self, message: Message) -> Job | Update | None:
+    def _make_room(self, asked: int) -> None:
+        """Forget the features of clients that were not asked for long, if all together take too much memory."""
+        self._bytes -= self._kept.pop(asked, 0)
+        self._kept[asked] = self.clients[asked].points.cached
+        self._bytes += self._kept[asked]
+        while self._bytes > KEPT and len(self._kept) > 1:
+            oldest = next(iter(self._kept))
+            self._bytes -= self._kept.pop(oldest)
+            self.clients[oldest].forget()
+
+    def _content(self, message: Message) -> Job | Update | Statistic | None:
         if message.kind == "setup":
             job = build(message.values["recipe"], message.tensors)
             if not isinstance(job, Job):
                 raise FFGBError("a set-up message does not describe a job")
             self.job = job
             return job
-        if message.kind == "update" and self.job is not None:
+        if message.kind == "statistic":
+            statistic = build(message.values["recipe"], message.tensors)
+            if not isinstance(statistic, Statistic):
+                raise FFGBError("a message asks for a statistic that is none")
+            return statistic
+        if message.kind in ("update", "direction") and self.job is not None:
             return Update.read(message, self.job.family)
         return None

@@ -7,7 +7,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from ffgb.engines.host import Host
-from ffgb.learners import allow
+from ffgb.trust import allow
 
 
 def main(fd: int, modules: list[str]) -> None:

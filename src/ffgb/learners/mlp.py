@@ -67,9 +67,6 @@ class MLP(Family):
             for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,)))
         }
 
-    def prepare(self, x: Array) -> Array:
-        return self.features(x)
-
     def members(self, stack: Parameters, z: Array) -> Array:
         # Columns are points, so that the weights are used as they lie in memory.  The members share their input:
         # their first layers, one under the other, are a single tall matrix.

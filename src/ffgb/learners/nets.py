@@ -5,6 +5,7 @@ This is the only file that uses torch, and it imports torch when a net is first 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 import numpy as np
 
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.features import FeatureMap
+from ffgb.features import FeatureMap, Flatten
 from ffgb.functions import Array, Family, Fit, Parameters
 from ffgb.learners.mlp import batches
+from ffgb.trust import named
 
 if TYPE_CHECKING:
     import torch
@@ -27,18 +29,6 @@ Factory: TypeAlias = "Callable[[tuple[int, ...], int], torch.nn.Module]"
 POINTS_IN_A_PASS = 128
 """Points evaluated at a time: what the layers of a small net pass on then stays in the cache."""
 
-_registered: dict[str, Factory] = {}
-
-
-def register(name: str, factory: Factory) -> None:
-    """Let families name this module: after it, `Net(..., module=name)` works in this process.
-
-    Families arrive in recipes, from files and from the network.  A recipe that could name any callable of any
-    package would let its sender run code here, so a name means nothing until the local user has said what it means.
-    """
-    if name == "cnn" or _registered.setdefault(name, factory) is not factory:
-        raise FFGBError(f"a module named {name!r} exists already; choose another name")
-
 
 @final
 @dataclass(frozen=True)
@@ -46,7 +36,7 @@ class Net(Family):
     """A torch module on points of one shape, fitted by Adam.
 
     "cnn" is the net of the PyTorch tutorial on CIFAR-10 with hidden sizes 32, 32, as in the paper's appendix B; it
-    takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known by `register`.
+    takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known (trust.py).
     Their parameters travel by the names torch gives them, as float32.  Modules with buffers (the running means of a
     BatchNorm) are refused: buffers are no parameters, and what should a sum of functions do with them.
 
@@ -61,8 +51,12 @@ class Net(Family):
     steps: int = 1000
     learning_rate: float = 0.005
     batch: int = 128
-    features: FeatureMap | None = None
+    scaled: FeatureMap | None = None
     """What scales the inputs, for tables; images come scaled."""
+
+    @property
+    def features(self) -> FeatureMap:  # type: ignore[override]
+        return self.scaled or Flatten(math.prod(self.shape))
 
     @cached_property
     def _spec(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -73,16 +67,12 @@ class Net(Family):
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return self._spec
 
-    def prepare(self, x: Array) -> Array:
-        scaled = x if self.features is None else self.features(x)
-        return np.ascontiguousarray(scaled, np.float32).reshape(len(x), *self.shape)
-
     def members(self, stack: Parameters, z: Array) -> Array:
         with _sealed(0):
             import torch
 
             module = self._build().eval()
-            points = _arranged(module, z)
+            points = _arranged(module, z.reshape(len(z), *self.shape))
             values = np.empty((len(next(iter(stack.values()))), len(z), self.outputs), np.float32)
             with torch.inference_mode():
                 # Copies of everything: torch aligns its own memory, and rounding may depend on alignment.
@@ -103,7 +93,10 @@ class Net(Family):
                 import torch
 
                 module = self._build().train()
-                points, target = torch.from_numpy(_arranged(module, z)), torch.tensor(phi, dtype=torch.float32)
+                points, target = (
+                    torch.from_numpy(_arranged(module, z.reshape(n, *self.shape))),
+                    torch.tensor(phi, dtype=torch.float32),
+                )
                 x, y = torch.empty((size, *points.shape[1:])), torch.empty((size, self.outputs))
                 flat = _flattened(module)
                 adam = torch.optim.Adam([flat], lr=self.learning_rate, fused=True)
@@ -126,12 +119,7 @@ class Net(Family):
 
     def _build(self) -> torch.nn.Module:
         """A freshly initialised module, in float32."""
-        if self.module != "cnn" and self.module not in _registered:
-            raise FFGBError(
-                f"no module named {self.module!r} is known here; if you trust its code, name it with --learner "
-                f"{self.module}, or in Python call ffgb.learners.allow({self.module!r}) first"
-            )
-        factory = _cnn() if self.module == "cnn" else _registered[self.module]
+        factory = _cnn() if self.module == "cnn" else named(self.module, "--learner")
         try:
             module = factory(self.shape, self.outputs).float()
         except FFGBError:

@@ -46,9 +46,6 @@ class Tree(Family):
             "value": ((leaves, self.outputs), "float64"),
         }
 
-    def prepare(self, x: Array) -> Array:
-        return self.features(x)
-
     def members(self, stack: Parameters, z: Array) -> Array:
         m, rows = len(stack["feature"]), np.arange(len(z))
         out = np.empty((m, len(z), self.outputs))

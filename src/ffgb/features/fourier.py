@@ -1,0 +1,80 @@
+"""Random features of kernels: a linear function of them is a function of the kernel's space, up to sampling.
+
+Frequencies and phases are drawn from the seed, so the map costs no traffic but the seed itself.
+Rahimi & Recht, "Random features for large-scale kernel machines", NeurIPS 2007; Cho & Saul, "Kernel methods for deep
+learning", NeurIPS 2009 (arc-cosine).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from ffgb.errors import FFGBError
+from ffgb.features import After, FeatureMap
+from ffgb.functions import Array
+from ffgb.seeds import stream
+
+KERNELS = ("gaussian", "laplace", "arc-cosine")
+
+
+@final
+@dataclass(frozen=True)
+class RandomFourier(After):
+    """D random features of a kernel k(x, x'), so that Φ(x)·Φ(x') ≈ k(x, x').
+
+    gaussian: exp(−‖x − x'‖²/2σ²); laplace: Π_j exp(−|x_j − x'_j|/σ); arc-cosine, of first order, on (x/σ, 1):
+    ‖u‖‖u'‖ (sin θ + (π − θ) cos θ)/π, the kernel of a wide layer of rectified units.
+    """
+
+    inner: FeatureMap
+    count: int
+    bandwidth: float
+    seed: int
+    kernel: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        if self.kernel not in KERNELS:
+            raise FFGBError(f"there is no kernel {self.kernel!r}; choose {', '.join(KERNELS)}")
+
+    @property
+    def dimension(self) -> int:
+        return self.count
+
+    @cached_property
+    def _draw(self) -> tuple[Array, Array]:
+        rng = stream(self.seed, "features")
+        shape = (self.inner.dimension, self.count)
+        # the spectral density of the kernel: normal, or Cauchy in each coordinate for the Laplace kernel
+        frequencies = rng.standard_cauchy(shape) if self.kernel == "laplace" else rng.standard_normal(shape)
+        phases = (
+            rng.standard_normal(self.count)
+            if self.kernel == "arc-cosine"
+            else rng.uniform(0.0, 2.0 * math.pi, self.count)
+        )
+        return (frequencies / self.bandwidth).astype(np.float32), phases.astype(np.float32)
+
+    def after(self, z: Array) -> Array:
+        frequencies, phases = self._draw
+        z = z @ frequencies
+        z += phases
+        if self.kernel == "arc-cosine":
+            np.maximum(z, 0.0, out=z)
+        else:
+            np.cos(z, out=z)
+        z *= np.float32(math.sqrt(2.0 / self.count))
+        return z
+
+
+def bandwidth(variance: Array, kernel: str = "gaussian") -> float:
+    """σ from aggregated moments alone: half the typical distance between two random points, in the kernel's own norm.
+
+    E‖x − x'‖² is twice the total variance; for the Laplace kernel Σ_j E|x_j − x'_j|, with normal x_j.
+    """
+    if kernel == "laplace":
+        return 0.5 * max(float(np.sqrt(variance).sum()), 1e-6) * 2.0 / math.sqrt(math.pi)
+    return 0.5 * math.sqrt(2.0 * max(float(variance.sum()), 1e-12))

@@ -1,0 +1,33 @@
+"""How much memory this machine has, so that what cannot fit is refused before any work instead of killed in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def physical() -> int:
+    """Bytes of memory that this process may ever use: the machine's, or its container's if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *_limits()])
+
+
+def available() -> int:
+    """Bytes that are free now, or can be made free."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # no Linux
+        return physical()
+    return min(free, physical())
+
+
+def _limits() -> list[int]:
+    """What control groups allow, in either of their versions."""
+    limits = []
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(file).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return limits
