@@ -180,6 +180,10 @@ def train(
         float | None,
         _option(LEARNER, "Ridge of the oracle, relative (features, linear).", "1e-3, or by the points", min=0.0),
     ] = None,
+    validation: Annotated[
+        float,
+        _option(RUN, "Choose λ and the rounds by the loss on this share of each client's rows, then use all.", "no"),
+    ] = 0.0,
     hidden: Annotated[str, _option(LEARNER, "Hidden sizes (mlp).")] = "32,32",
     oracle_steps: Annotated[
         int, _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", min=1)

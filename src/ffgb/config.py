@@ -91,6 +91,8 @@ class Config:
     ridge: float | None = None
     gram: str | None = None
     rank: int = 256
+    validation: float = 0.0
+    """The share of its rows that each client sets aside to choose λ and the number of rounds by."""
     hidden: tuple[int, ...] = (32, 32)
     oracle_steps: int = 200
     learning_rate: float = 0.005
@@ -117,6 +119,8 @@ class Config:
             if value is not None and not least <= value < math.inf:
                 flag = name.replace("_", "-")
                 raise FFGBError(f"--{flag} must be a {'positive' if least else 'non-negative'} number")
+        if not 0 <= self.validation < 1:
+            raise FFGBError(f"--validation is a share of the rows from 0 to less than 1, not {self.validation}")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in (None, *choices):
                 raise FFGBError(f"--{name.replace('_', '-')} is {' or '.join(choices)}, not {value!r}")
@@ -178,7 +182,10 @@ class Config:
                 # too.
                 fixed["ridge"] = (1.0 if (self.gram or fixed["gram"]) == "exact" else 0.1) / len(dataset.x)
         if int(m) < clients and fixed["schedule"] == "search":
-            fixed["schedule"] = "constant"  # a search among few clients finds the step that is best for them
+            # A search among few clients finds the step that is best for them.  Shorter steps average over samples, and
+            # everyone should have about ten turns.
+            rounds = min(100, math.ceil(10 * clients / m))
+            fixed |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
         smoothness = make_loss(chosen, dataset).smoothness
         if (self.schedule or fixed["schedule"]) in ("constant", "search"):
             fixed["step_size"] = fixed.get("shrinkage", 1.0) / smoothness

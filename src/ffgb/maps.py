@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
 
@@ -63,6 +63,7 @@ class Maps:
 
     def __init__(self, ask: Ask, space: Space, seed: int) -> None:
         self.ask, self.space, self.seed = ask, space, seed
+        self._learned: dict[int, patches.Patches] = {}
 
     @cached_property
     def moments(self) -> Moments:
@@ -101,13 +102,19 @@ class Maps:
             parts.append(makers[name](size) if name in makers else Encoder.load(name, self.space.shape))
             # Beside other features the inputs are few and large: a tenth of the others' variance in all.
             factors.append(math.sqrt(0.1 / self.space.inputs) if name == "inputs" else 1.0)
+        if not any(part.dimension for part in parts):
+            raise FFGBError(f"the map {names} has no features here: every column is the same at all points")
         if len(parts) == 1:
             return parts[0], names in PATCHES or Encoder.names(names)
         return Concatenate(tuple(parts), tuple(factors)), False
 
     def _patches(self, mirrored: bool, features: int) -> FeatureMap:
         space = self.space
-        return patches.learn(self.ask, self.moments, space.shape, space.points, features, self.seed, mirrored)
+        if features not in self._learned:
+            self._learned[features] = patches.learn(
+                self.ask, self.moments, space.shape, space.points, features, self.seed
+            )
+        return replace(self._learned[features], mirrored=mirrored)
 
     def _fourier(self, name: str, features: int) -> FeatureMap:
         # standardised inputs have unit variance each; images keep their common scale

@@ -19,15 +19,22 @@ def available() -> int:
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):  # no Linux
         return physical()
-    return min(free, physical())
+    return max(0, min([free, *(limit - used for limit, used in _groups())]))
 
 
 def _limits() -> list[int]:
-    """What control groups allow, in either of their versions."""
-    limits = []
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    return [limit for limit, _ in _groups()]
+
+
+def _groups() -> list[tuple[int, int]]:
+    """What control groups allow and have used, in either of their versions."""
+    groups = []
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
         try:
-            limits.append(int(Path(file).read_text()))
+            groups.append((int(Path(limit).read_text()), int(Path(used).read_text())))
         except (OSError, ValueError):  # not there, or "max"
             continue
-    return limits
+    return groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 import time
@@ -138,16 +139,32 @@ class Server:
         self.weights = [float(n) for n in points] if by_size else [1.0] * self.N
         self.seed = seed
 
-    def start(self, algorithm: Algorithm, learner: Learner, loss: Loss, *, scale_target: bool = False) -> State:
-        """The set-up exchanges: what the learner asks for goes up, the job comes down."""
+    def start(
+        self,
+        algorithm: Algorithm,
+        learner: Learner,
+        loss: Loss,
+        *,
+        scale_target: bool = False,
+        known: dict[str, Any] | None = None,
+        before: Costs | None = None,
+    ) -> State:
+        """The set-up exchanges: what the learner asks for goes up, the job comes down.
+
+        `known` remembers totals for the next start with the same clients, `before` is what was spent already.
+        """
         if algorithm.search and self.m < self.N:
             raise FFGBError("the search for a step needs every client in every round; choose another --schedule")
-        costs = Costs()
+        costs, totals = before or Costs(), {} if known is None else known
 
         def ask(statistic: Statistic) -> Any:
             nonlocal costs
-            total, costs = self._total(statistic, costs)
-            return total
+            recipe, arrays = describe(statistic)
+            request = Message("statistic", values={"recipe": recipe}, tensors=arrays)
+            key = hashlib.sha256(encode(request)).hexdigest()
+            if key not in totals:
+                totals[key], costs = self._total(statistic, request, costs)
+            return totals[key]
 
         target = Target.by(ask(MomentsOf.targets(loss.outputs))) if scale_target else None
         family, geometry = learner(ask)
@@ -159,13 +176,11 @@ class Server:
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
         return State(job, 0, job.family.zero(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
-    def _total(self, statistic: Statistic, costs: Costs) -> tuple[Any, Costs]:
+    def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
 
         Answers are checked, added up in the order of the clients and let go, some clients at a time.
         """
-        recipe, arrays = describe(statistic)
-        request = Message("statistic", values={"recipe": recipe}, tensors=arrays)
         data, costs, reading = encode(request), costs.down(request, self.N), -1
 
         def parts() -> Iterator[tuple[float, Tensors]]:

@@ -23,7 +23,8 @@ from ffgb.functions import Array, Family
 from ffgb.losses import Loss
 from ffgb.model import Model
 from ffgb.runs import Run
-from ffgb.server import Learner, Server, State, spent
+from ffgb.server import Costs, Learner, Server, State, spent
+from ffgb.validation import choose
 
 
 @final
@@ -70,19 +71,23 @@ def train(
             Run.must_be_free(path)
         dataset = load_data(config)
         config = config.resolved(dataset)
+        parts = _parts(config, dataset)
+        on_start(config, dataset)
+        costs = Costs()
+        if config.validation and run is None:
+            config, costs, _ = choose(config, dataset, parts, workers, setting_up)
         assert config.rounds is not None  # resolved
-        holdings, server_options = _federate(config, dataset)
+        holdings, server_options = _federate(config, dataset, parts)
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
         learner = make_learner(config, dataset)
         server = Server(
             held.enter_context(local_engine(holdings, workers, config.code)), **server_options, on_setup=setting_up
         )
-        on_start(config, dataset)
         saved = run.load() if run is not None else None
         if saved is not None:
             state, metrics, before = saved
         else:
-            state = server.start(algorithm, learner, loss, scale_target=not loss.classification)
+            state = server.start(algorithm, learner, loss, scale_target=not loss.classification, before=costs)
             metrics, before = [], 0.0
         if state.t > config.rounds:
             raise FFGBError(f"the run in {out} has {state.t} rounds already, more than --rounds {config.rounds}")
@@ -154,16 +159,20 @@ def federate(
     return state, metrics
 
 
-def _federate(config: Config, dataset: Dataset) -> tuple[list[Holding], dict[str, Any]]:
-    """Who holds what: the clients' parts of the training rows, then the test rows."""
+def _parts(config: Config, dataset: Dataset) -> list[Array]:
+    """Who holds which training rows."""
     assert config.split is not None
-    parts = partition(
+    return partition(
         *(dataset, config.split, config.clients),
         similarity=config.similarity,
         alpha=config.alpha,
         by=config.by,
         seed=config.seed,
     )
+
+
+def _federate(config: Config, dataset: Dataset, parts: list[Array]) -> tuple[list[Holding], dict[str, Any]]:
+    """Who holds what: the clients' parts of the training rows, then the test rows."""
     clients = [Holding(dataset.x, dataset.y, rows) for rows in parts]
     tests = in_parts(dataset.x_test, dataset.y_test)
     options = {
@@ -184,6 +193,7 @@ def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> d
         "data": config.data[0] if len(config.data) == 1 else list(config.data),
         "clients": config.clients,
         "rounds": len(metrics),
+        **({"ridge": config.ridge} if config.validation else {}),
         **{name: value for name, value in last.items() if name != "seconds"},
         "communication_models": last.get("models_up", 0.0) + last.get("models_down", 0.0),
         "seconds_total": seconds,

@@ -47,6 +47,8 @@ class Encoder(FeatureMap):
                 content = np.frombuffer(Path(name).read_bytes(), np.uint8)
             except OSError as error:
                 raise FFGBError(f"the encoder {name} cannot be read ({error.strerror})") from error
+            if not len(content):
+                raise FFGBError(f"the encoder {name} is an empty file")
         trial = Encoder(Path(name).name if len(content) else name, shape, 0, content)
         z = trial._encode(np.zeros((1, *shape), np.float32))
         return Encoder(trial.name, shape, z.shape[1], content)
@@ -71,7 +73,10 @@ class Encoder(FeatureMap):
     def _encode(self, x: Array) -> Array:
         try:
             z = self._session(x) if len(self.onnx) else named(self.name, "--map")(x)
-            features = np.asarray(z, np.float32).reshape(len(x), -1)
+            features = np.asarray(z, np.float32)
+            if features.shape[:1] != (len(x),):
+                raise FFGBError(f"the encoder {self.name} gave an array {features.shape} for {len(x)} points")
+            features = features.reshape(len(x), -1)
         except FFGBError:
             raise
         except Exception as error:  # a user's own encoder may fail in any way at all

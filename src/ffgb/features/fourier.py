@@ -47,7 +47,7 @@ class RandomFourier(After):
 
     @cached_property
     def _draw(self) -> tuple[Array, Array]:
-        rng = stream(self.seed, "features")
+        rng = stream(self.seed, "features", KERNELS.index(self.kernel))
         shape = (self.inner.dimension, self.count)
         # the spectral density of the kernel: normal, or Cauchy in each coordinate for the Laplace kernel
         frequencies = rng.standard_cauchy(shape) if self.kernel == "laplace" else rng.standard_normal(shape)

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ffgb.aggregates import Ask, Moments, Statistic, Tensors, plain_sum
 from ffgb.errors import FFGBError
@@ -142,6 +143,10 @@ class Patches(FeatureMap):
         return z
 
     def _pooled(self, images: Array) -> Array:
+        with threadpool_limits(limits=1):  # products this small are slower on several threads
+            return self._pooled_alone(images)
+
+    def _pooled_alone(self, images: Array) -> Array:
         grid, affine, pooling, count = self.grid, self._affine, self._pooling, self.filters.shape[1]
         z = np.empty((len(images), self.cells**2, 2, count), np.float32)
         patches = np.ones((grid.pixels + 1, len(pooling)), np.float32)
@@ -189,11 +194,18 @@ class PatchMoments(Statistic):
 
     def total(self, parts: Iterable[tuple[float, Tensors]]) -> tuple[Array, Array]:
         """Mean and covariance of all patches."""
-        sums = plain_sum(parts)
+        sums = plain_sum(_counted(parts))
         d, count = self.grid.pixels, float(sums["count"][0])
         mean, second = sums["sum"] / count, np.zeros((d, d))
         second[np.tril_indices(d)] = sums["products"] / count
         return mean, second + np.tril(second, -1).T - np.outer(mean, mean)
+
+
+def _counted(parts: Iterable[tuple[float, Tensors]]) -> Iterator[tuple[float, Tensors]]:
+    for weight, part in parts:
+        if not part["count"][0] >= 1:
+            raise FFGBError("its moments are of no patches")
+        yield weight, part
 
 
 @final
@@ -231,13 +243,11 @@ class NearestSums(Statistic):
         return plain_sum(parts)["sums"]
 
 
-def learn(
-    ask: Ask, pixels: Moments, shape: tuple[int, ...], points: int, features: int, seed: int, mirrored: bool
-) -> Patches:
+def learn(ask: Ask, pixels: Moments, shape: tuple[int, ...], points: int, features: int, seed: int) -> Patches:
     """Whitening and filters from sums over all clients' patches; as many filters as make up these features."""
     if len(shape) != 3:
         raise FFGBError(f"patches are for images, not for points of shape {shape}; choose another --map")
-    size, cells = (6, 2) if min(shape[1:]) >= 16 else (3, 2)
+    size, cells = (6, 2) if min(shape[1:]) >= 16 else (3, 2) if min(shape[1:]) >= 4 else (3, 1)
     filters = max(1, features // (2 * cells**2))
     # the spread of a pixel about the mean of all pixels: that of its own mean, and its own
     spread = math.sqrt(float(pixels.variance.mean() + pixels.mean.var()))
@@ -251,9 +261,7 @@ def learn(
         sums = ask(NearestSums(grid, mean, whitening.astype(np.float32), centres.astype(np.float32), each, seed))
         centres = _unit(np.where(sums.any(axis=1, keepdims=True), sums, centres))  # one that is nearest to none stays
     weights = whitening @ centres.T
-    return Patches(
-        grid, weights.astype(np.float32), (mean @ weights).astype(np.float32), cells=cells, mirrored=mirrored
-    )
+    return Patches(grid, weights.astype(np.float32), (mean @ weights).astype(np.float32), cells=cells)
 
 
 def _unit(rows: Array) -> Array:

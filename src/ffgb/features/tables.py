@@ -54,10 +54,14 @@ class Histogram(Statistic):
         return {"counts": np.array(counts, np.float32)}
 
     def total(self, parts: Iterable[tuple[float, Tensors]]) -> Array:
-        counts = plain_sum(parts)["counts"]
-        if (counts < 0).any():
+        return plain_sum(_counted(parts))["counts"]
+
+
+def _counted(parts: Iterable[tuple[float, Tensors]]) -> Iterable[tuple[float, Tensors]]:
+    for weight, part in parts:
+        if (part["counts"] < 0).any():
             raise FFGBError("its counts are negative")
-        return counts
+        yield weight, part
 
 
 @final
@@ -102,11 +106,13 @@ def look(ask: Ask, moments: Moments, names: Sequence[str]) -> Columns:
     inputs, spread = len(moments.mean), np.sqrt(moments.variance)[:, None]
     # at first far out and dense at the mean, as nothing else is known
     edges = moments.mean[:, None] + spread * np.sinh(np.linspace(-4.0, 4.0, EDGES))
-    for _ in range(REFINEMENTS):
-        edges = _refined(_ascending(edges), ask(Histogram(_ascending(edges))))
-    edges = _ascending(edges)
-    counts = ask(Histogram(edges))
-    cuts = [_cuts(e, c) for e, c in zip(edges, counts, strict=True)]
+    rounds = []
+    for _ in range(REFINEMENTS + 1):
+        edges = _ascending(edges)
+        counts = ask(Histogram(edges))
+        rounds.append((edges, np.cumsum(counts, axis=1)))
+        edges = _refined(edges, counts)
+    cuts = [_cuts([(e[j], below[j]) for e, below in reversed(rounds)]) for j in range(inputs)]
     most = max(1, *(len(c) for c in cuts))
     padded = np.array([np.concatenate([c, np.full(most - len(c), np.inf)]) for c in cuts], np.float32)
     known: dict[str, int] = {}
@@ -127,20 +133,27 @@ def _refined(edges: Array, counts: Array) -> Array:
     refined = np.empty(edges.shape)
     targets = (np.arange(EDGES) + 0.5) / EDGES
     for j in range(len(edges)):
-        # a little for every interval, so that an edge stays near each that has a value in it
         refined[j] = np.interp(targets * level[j, -1], level[j, :-1], edges[j].astype(np.float64))
     return refined
 
 
-def _cuts(edges: Array, counts: Array) -> Array:
-    """Of edges that separate the same rows, the middle one; none that separates nothing."""
-    below = np.cumsum(counts)[:-1]
-    inside = np.flatnonzero((below > 0) & (below < counts.sum()))
-    cuts = []
-    for level in np.unique(below[inside]):
-        same = inside[below[inside] == level]
-        cuts.append(0.5 * (float(edges[same[0]]) + float(edges[same[-1]])))
-    return np.array(cuts)
+def _cuts(rounds: list[tuple[Array, Array]]) -> Array:
+    """Of edges that separate the same rows, the middle one; none that separates nothing.
+
+    The last edges (first in the list) have the quantiles; earlier ones tell apart values that those have lost, the
+    most rows first.
+    """
+    edges = np.concatenate([e for e, _ in rounds]).astype(np.float64)
+    below, rows = np.concatenate([b[:-1] for _, b in rounds]), rounds[0][1][-1]
+    levels = np.unique(below[(below > 0) & (below < rows)])
+    last = np.isin(levels, rounds[0][1][:-1])
+    known = np.concatenate([[0.0], levels[last], [rows]])
+    place = np.searchsorted(known, levels)
+    gap = np.minimum(levels - known[place - 1], known[place] - levels)
+    gap[last] = np.inf
+    levels = np.sort(levels[np.argsort(-gap, kind="stable")[:EDGES]])
+    same = [edges[below == level] for level in levels]
+    return np.array([0.5 * (e.min() + e.max()) for e in same])
 
 
 @final
@@ -199,6 +212,8 @@ class ObliviousTrees(FeatureMap):
     def _tests(self) -> list[tuple[Array, float]]:
         """Each test as columns whose sum is compared with a threshold."""
         rng, units, tests = stream(self.seed, "features"), self.columns.units, []
+        if not units:  # all columns are constant: every row is in the first leaf
+            return [(np.empty(0, np.intp), 0.0)] * (self.trees * self.depth)
         for _ in range(self.trees):
             some = rng.choice(len(units), self.depth, replace=len(units) < self.depth)
             for unit in (units[k] for k in some):

@@ -1,9 +1,9 @@
 """Closed families with a shared geometry: what the tables in experiments/README.md are made of.
 
-    python experiments/closed.py                 # everything that is not there yet
-    python experiments/closed.py cifar10-s0 …    # these
+    python experiments/shared.py                 # everything that is not there yet
+    python experiments/shared.py cifar10-s0 …    # these
 
-Each run leaves one small file in experiments/closed/: its whole configuration, a line a round, the summary.
+Each run leaves one small file in experiments/shared/: its whole configuration, a line a round, the summary.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from ffgb import Config, train
 from ffgb.config import load_data
 
-HERE = Path(__file__).parent / "closed"
+HERE = Path(__file__).parent / "shared"
 CIFAR = {"data": "cifar10", "clients": 56, "rounds": 10}
 LARGE = {**CIFAR, "features": 6400, "similarity": 0.0}
 ADULT = {"data": "adult", "clients": 20, "rounds": 10}
-HOUSING = {"data": "cal_housing", "clients": 20, "by": "longitude"}
+HOUSING = {"data": "cal_housing", "clients": 20, "by": "longitude", "similarity": 0.0}
 FASHION = {"data": "fashion-mnist", "clients": 56, "split": "dirichlet", "alpha": 0.1, "rounds": 10}
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -29,8 +29,7 @@ RUNS: dict[str, dict[str, Any]] = {
     **{f"cifar10-central-{seed}": {**CIFAR, "clients": 1, "split": "iid", "seed": seed} for seed in (0, 1, 2)},
     "cifar10-local": {**CIFAR, "similarity": 0.0, "geometry": "local", "rounds": 40},
     # more features
-    "cifar10-6400": LARGE,
-    "cifar10-6400-rounds20": {**LARGE, "rounds": 20},
+    "cifar10-6400": {**LARGE, "rounds": 20},
     "cifar10-12800": {**LARGE, "features": 12800},
     **{f"mnist-{seed}": {"data": "mnist", "clients": 56, "rounds": 10, "seed": seed} for seed in (0, 1, 2)},
     **{f"fashion-{seed}": {**FASHION, "seed": seed} for seed in (0, 1, 2)},
@@ -55,7 +54,9 @@ def main() -> None:
         config = Config(**RUNS[name])
         result = train(config)
         data = load_data(config)
-        score = result.model.score(data.x_test, data.y_test)
+        score = {name: value for name, value in result.summary.items() if name.startswith("test_")}
+        if len(data.classes) == 2:
+            score["auc"] = result.model.score(data.x_test, data.y_test)["auc"]
         content = {
             "config": config.resolved(data).to_json(),
             "summary": result.summary,

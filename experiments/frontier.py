@@ -1,0 +1,106 @@
+"""CIFAR-10, one or two classes a client: test accuracy against traffic, for each kind of Gram and number of features.
+
+    python experiments/frontier.py          # measures what is missing, then draws frontier.png
+
+Traffic is a client's mean, both ways, set-up included, in CNN-sized models of 17,090 parameters, the paper's unit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ffgb import FFGB, Config
+from ffgb.config import load_data, make_learner, make_loss
+from ffgb.data import partition
+from ffgb.engines.local import Holding, in_parts, local_engine
+from ffgb.schedules import Constant
+from ffgb.server import Server, State
+
+CNN = 17_090
+ROUNDS = 20
+FILE = Path(__file__).parent / "shared" / "frontier.json"
+RANKS = (64, 128, 256, 512)
+KINDS: list[tuple[str, int]] = [("tied", 0), ("blocks", 0), ("exact", 0), *(("nystrom", r) for r in RANKS)]
+SIZES = (512, 1024, 2048, 4096)
+
+
+def measure(results: dict[str, Any]) -> None:
+    base = Config(data=("cifar10",), clients=56, similarity=0.0, rounds=ROUNDS)
+    data = load_data(base)
+    parts = partition(data, "similarity", 56, similarity=0.0)
+    holdings = [Holding(data.x, data.y, rows) for rows in parts] + in_parts(data.x_test, data.y_test)
+    for size in SIZES:
+        if all(f"{size}-{kind}-{rank}" in results for kind, rank in KINDS):
+            continue
+        with local_engine(holdings) as engine:
+            server = Server(engine, [len(rows) for rows in parts], len(holdings) - 56, by_size=True)
+            known: dict[str, Any] = {}
+
+            def start(config: Config, server: Server = server, known: dict[str, Any] = known) -> State:
+                config = config.resolved(data)
+                assert config.step_size is not None
+                algorithm = FFGB(Constant(config.step_size), search=True)
+                return server.start(algorithm, make_learner(config, data), make_loss(config, data), known=known)
+
+            # The feature map is made once and paid for by every kind: what the first start costs more than the second.
+            local = replace(base, features=size, geometry="local")
+            first, second = start(local).costs, start(local).costs
+            paid = first.parameters_up + first.parameters_down - second.parameters_up - second.parameters_down
+            for kind, rank in KINDS:
+                state, lines = start(replace(base, features=size, gram=kind, rank=rank or 256)), []
+                for _, line in server.rounds(state, ROUNDS):
+                    numbers = line["parameters_up"] + line["parameters_down"] + paid / 56
+                    lines.append([round(numbers / CNN, 2), line["test_accuracy"]])
+                results[f"{size}-{kind}-{rank}"] = lines
+                FILE.write_text(json.dumps(results) + "\n")
+                print(size, kind, rank, lines[4], lines[9], lines[-1], flush=True)
+
+
+def draw(results: dict[str, Any]) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    colours = {"tied": "C2", "blocks": "C1", "exact": "C0", "nystrom": "C3"}
+    for kind, colour in colours.items():
+        first = True
+        for name, lines in results.items():
+            size, which, rank = name.split("-")
+            if which != kind:
+                continue
+            axes.plot(
+                *zip(*lines, strict=True),
+                color=colour,
+                alpha=0.75,
+                marker="o",
+                markersize=2.5,
+                linewidth=1,
+                label=kind if first else None,
+            )
+            text = f"{size}" if which != "nystrom" else f"{size}, r={rank}"
+            axes.annotate(text, lines[-1], fontsize=6, color=colour, xytext=(2, 0), textcoords="offset points")
+            first = False
+    axes.set(
+        xscale="log",
+        xlabel="traffic of a client, both ways, set-up included (CNN-sized models)",
+        ylabel="test accuracy",
+        title="CIFAR-10, 56 clients, one or two classes each (s = 0), 20 rounds; a line a Gram and number of features",
+        ylim=(0.5, None),
+    )
+    axes.title.set_fontsize(9)
+    axes.grid(alpha=0.3)
+    axes.legend(title="Gram")
+    figure.savefig(FILE.with_suffix(".png"), dpi=110)
+
+
+def main() -> None:
+    FILE.parent.mkdir(exist_ok=True)
+    results: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    measure(results)
+    draw(results)
+
+
+if __name__ == "__main__":
+    main()
