@@ -205,3 +205,16 @@ def test_a_column_to_sort_by_makes_clients_differ() -> None:
     for a, b in pairwise(parts):
         assert column[a].max() <= column[b].min()
     assert re.match("wine", train(config, workers=0).summary["data"])
+
+
+@pytest.mark.parametrize(
+    "name", ["inputs", "steps", "waves", "trees", "inputs+trees", "fourier", "laplace", "arc-cosine"]
+)
+def test_every_map_of_tables_learns_wine(name: str) -> None:
+    assert train(Config(data=("wine",), clients=4, map=name, features=200), workers=0).summary["test_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("name", ["patches", "mirrored-patches", "fourier", "patches+fourier"])
+def test_every_map_of_images_learns_digits(name: str) -> None:
+    result = train(Config(data=("digits",), clients=4, map=name, features=400), workers=0)
+    assert result.summary["test_accuracy"] > (0.9 if name == "mirrored-patches" else 0.97)

@@ -295,7 +295,7 @@ def make_space(dataset: Dataset) -> Space:
 def make_learner(config: Config, dataset: Dataset) -> Learner:
     """How the family of weak learners comes about, and the geometry that its clients share.
 
-    A family is built and tried on one row at once, so that wrong settings are found before any work starts.
+    A family is built from a few rows and tried on one, so that wrong settings are found before any work starts.
     """
     outputs = 1 if config.loss == "logistic" else dataset.outputs
     space = make_space(dataset)
@@ -312,6 +312,8 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         assert config.map is not None  # resolved
         assert config.ridge is not None
         features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
+        if not features.dimension and not trial:
+            raise FFGBError(f"the map {config.map} has no features here: every column is the same at all points")
         if standardize and not trial:
             features = Standardize.by(ask(MomentsOf.map(features)), features, total=1.0)
         geometry = None
@@ -335,16 +337,17 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
     if config.learner == "cnn" and not dataset.image:
         raise FFGBError("the learner cnn needs images, and these are tables; choose features, linear, mlp or tree")
 
-    def one_row(statistic: Statistic) -> Any:
-        return statistic.total([(1.0, statistic.of(Points(0, dataset.x[:1], dataset.y[:1])))])
+    def few_rows(statistic: Statistic) -> Any:
+        rows = slice(None, None, max(1, len(dataset.x) // 64))
+        return statistic.total([(1.0, statistic.of(Points(0, dataset.x[rows], dataset.y[rows])))])
 
     if config.learner in CLOSED:
-        family, _ = closed(one_row, trial=True)
+        family, _ = closed(few_rows, trial=True)
         _check_memory(family, config, dataset)
         _try_out(family, dataset, config.learner)
         return closed
     make = families[config.learner]
-    _try_out(make(one_row), dataset, config.learner)
+    _try_out(make(few_rows), dataset, config.learner)
     return lambda ask: (make(ask), None)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, final
 
@@ -220,22 +220,21 @@ def _checked(block: Array) -> Array:
     return block
 
 
+@lru_cache(maxsize=4)
+def _lower_half(size: int) -> Array:
+    return np.tri(size, dtype=bool)
+
+
 def pack(square: Array) -> Array:
     """The lower half of a square matrix, by rows: D(D+1)/2 numbers."""
-    half = np.empty(len(square) * (len(square) + 1) // 2, square.dtype)
-    at = 0
-    for row in range(len(square)):  # row by row: index arrays of half the matrix would be larger than the matrix
-        half[at : at + row + 1] = square[row, : row + 1]
-        at += row + 1
+    half: Array = square[_lower_half(len(square))]
     return half
 
 
 def unpack(half: Array, size: int) -> Array:
     """The lower half as a matrix; above the diagonal it is zero."""
-    square, at = np.zeros((size, size)), 0
-    for row in range(size):
-        square[row, : row + 1] = half[at : at + row + 1]
-        at += row + 1
+    square = np.zeros((size, size), half.dtype)
+    square[_lower_half(size)] = half
     return square
 
 
@@ -294,7 +293,8 @@ class GramOf(Statistic):
             mean, weight = mean + shift * (p / both), both
         for block in blocks:
             block /= weight
-            block += np.tril(block, -1).T
+            lower = np.tril(block, -1)
+            np.copyto(block, lower + lower.T + np.diag(np.diag(block)))
         return mean, blocks
 
 
@@ -345,18 +345,19 @@ class SketchOf(Statistic):
 
 def _add(block: Array, half: Array, p: float, shifts: Array, factor: float) -> None:
     """block += p · half + factor · Σ shift shift', the lower half of it, if `half` can be a Gram at all."""
-    size, at = len(block), 0
-    ends = np.cumsum(np.arange(1, size + 1)) - 1
-    variance = half[ends]
+    size = len(block)
+    variance = half[np.cumsum(np.arange(1, size + 1)) - 1]
     if (variance < 0).any():
         raise FFGBError("its Gram has a negative variance: it is no sum of squares")
     deviation = np.sqrt(variance) * np.float32(1.001) + np.float32(1e-12)
-    for row in range(size):
-        line = half[at : at + row + 1]
-        if (np.abs(line) > deviation[row] * deviation[: row + 1]).any():
+    some = max(1, 2**17 // size)  # rows at a time, as many as fit the cache
+    for start in range(0, size, some):
+        end = min(start + some, size)
+        rows = np.zeros((end - start, end), half.dtype)
+        rows[_lower_half(size)[start:end, :end]] = half[start * (start + 1) // 2 : end * (end + 1) // 2]
+        if (np.abs(rows) > np.outer(deviation[start:end], deviation[:end])).any():
             raise FFGBError("its Gram has a covariance larger than its variances allow: it is no Gram of any points")
-        block[row, : row + 1] += p * line + factor * (shifts[:, row] @ shifts[:, : row + 1])
-        at += row + 1
+        block[start:end, :end] += np.float64(p) * rows + factor * (shifts[:, start:end].T @ shifts[:, :end])
 
 
 def _ranges(sizes: Iterable[int]) -> Iterable[tuple[int, int]]:

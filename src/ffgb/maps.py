@@ -102,8 +102,6 @@ class Maps:
             parts.append(makers[name](size) if name in makers else Encoder.load(name, self.space.shape))
             # Beside other features the inputs are few and large: a tenth of the others' variance in all.
             factors.append(math.sqrt(0.1 / self.space.inputs) if name == "inputs" else 1.0)
-        if not any(part.dimension for part in parts):
-            raise FFGBError(f"the map {names} has no features here: every column is the same at all points")
         if len(parts) == 1:
             return parts[0], names in PATCHES or Encoder.names(names)
         return Concatenate(tuple(parts), tuple(factors)), False
