@@ -40,6 +40,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "adult-trees": {**ADULT, "map": "inputs+trees"},
     **{f"housing-{seed}": {**HOUSING, "seed": seed} for seed in (0, 1, 2)},
     **{f"housing-central-{seed}": {**HOUSING, "clients": 1, "by": None, "seed": seed} for seed in (0, 1, 2)},
+    "housing-trees": {**HOUSING, "map": "inputs+trees"},
     "housing-local": {**HOUSING, "geometry": "local", "rounds": 30},
     **{f"digits-{seed}": {"seed": seed} for seed in (0, 1, 2)},
 }
