@@ -28,7 +28,7 @@ Array = np.ndarray
 register("tests.maps:halves", lambda x: 0.5 * x.reshape(len(x), -1)[:, :3])
 
 TABLE = ("inputs", "steps", "waves", "trees", "fourier", *KERNELS, "tests.maps:halves")
-IMAGE = ("inputs", "patches", "mirrored-patches", "fourier", *KERNELS, "tests.maps:halves")
+IMAGE = ("inputs", "patches", "mirrored-patches", "random-patches", "fourier", *KERNELS, "tests.maps:halves")
 N = 600
 
 
@@ -82,7 +82,7 @@ KIND = {
     "waves": RankWaves,
     "trees": ObliviousTrees,
     **dict.fromkeys(("fourier", *KERNELS), RandomFourier),
-    **dict.fromkeys(("patches", "mirrored-patches"), Patches),
+    **dict.fromkeys(("patches", "mirrored-patches", "random-patches"), Patches),
     "tests.maps:halves": Encoder,
 }
 
@@ -177,8 +177,8 @@ def test_without_a_number_there_is_a_usual_one() -> None:
 @pytest.mark.parametrize("names", ["cnn", "Patches", "", "inputs+", "inputs+rbf", "inputs steps", "wave", "model.pt"])
 def test_unknown_names_are_refused_with_the_list(names: str) -> None:
     words = (
-        "there is no map '.*'; choose inputs, steps, waves, trees, patches, mirrored-patches, fourier, gaussian, "
-        r"laplace, arc-cosine, FILE\.onnx, or package\.module:function, or several of them joined by \+"
+        "there is no map '.*'; choose inputs, steps, waves, trees, patches, mirrored-patches, random-patches, fourier, "
+        r"gaussian, laplace, arc-cosine, FILE\.onnx, or package\.module:function, or several of them joined by \+"
     )
     with pytest.raises(FFGBError, match=words):
         maps(table()).make(names, 16)

@@ -214,7 +214,7 @@ def test_every_map_of_tables_learns_wine(name: str) -> None:
     assert train(Config(data=("wine",), clients=4, map=name, features=200), workers=0).summary["test_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("name", ["patches", "mirrored-patches", "fourier", "patches+fourier"])
+@pytest.mark.parametrize("name", ["patches", "mirrored-patches", "random-patches", "fourier", "patches+fourier"])
 def test_every_map_of_images_learns_digits(name: str) -> None:
     result = train(Config(data=("digits",), clients=4, map=name, features=400), workers=0)
     assert result.summary["test_accuracy"] > (0.9 if name == "mirrored-patches" else 0.97)

@@ -170,8 +170,8 @@ def train(
         str | None,
         _option(
             LEARNER,
-            "Feature map (features): patches, mirrored-patches, inputs, steps, waves, trees, fourier, laplace, "
-            "arc-cosine, FILE.onnx or package.module:function; join several by +.",
+            "Feature map (features): patches, mirrored-patches, random-patches, inputs, steps, waves, trees, fourier, "
+            "laplace, arc-cosine, FILE.onnx or package.module:function; join several by +.",
             "by the data",
         ),
     ] = None,

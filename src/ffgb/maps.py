@@ -35,7 +35,7 @@ class Space:
 
 
 FOURIER = ("fourier", *KERNELS)
-PATCHES = ("patches", "mirrored-patches")
+PATCHES = ("patches", "mirrored-patches", "random-patches")
 SIZES: Mapping[str, int] = {
     **dict.fromkeys((*PATCHES, "trees"), 2048),
     **dict.fromkeys(("steps", "waves", *FOURIER), 1024),
@@ -63,7 +63,7 @@ class Maps:
 
     def __init__(self, ask: Ask, space: Space, seed: int) -> None:
         self.ask, self.space, self.seed = ask, space, seed
-        self._learned: dict[int, patches.Patches] = {}
+        self._learned: dict[tuple[int, int], patches.Patches] = {}
 
     @cached_property
     def moments(self) -> Moments:
@@ -87,8 +87,9 @@ class Maps:
             "steps": lambda d: tables.Steps.about(self.columns, d),
             "waves": lambda d: tables.RankWaves(self.columns, d, self.seed),
             "trees": lambda d: tables.ObliviousTrees(self.columns, max(1, d >> TREE_DEPTH), TREE_DEPTH, self.seed),
-            "patches": partial(self._patches, False),
-            "mirrored-patches": partial(self._patches, True),
+            "patches": partial(self._patches, patches.ITERATIONS, False),
+            "mirrored-patches": partial(self._patches, patches.ITERATIONS, True),
+            "random-patches": partial(self._patches, 0, False),
             **{name: partial(self._fourier, name) for name in FOURIER},
         }
         parts, factors = [], []
@@ -106,13 +107,13 @@ class Maps:
             return parts[0], names in PATCHES or Encoder.names(names)
         return Concatenate(tuple(parts), tuple(factors)), False
 
-    def _patches(self, mirrored: bool, features: int) -> FeatureMap:
-        space = self.space
-        if features not in self._learned:
-            self._learned[features] = patches.learn(
-                self.ask, self.moments, space.shape, space.points, features, self.seed
+    def _patches(self, iterations: int, mirrored: bool, features: int) -> FeatureMap:
+        space, key = self.space, (iterations, features)
+        if key not in self._learned:
+            self._learned[key] = patches.learn(
+                self.ask, self.moments, space.shape, space.points, features, self.seed, iterations
             )
-        return replace(self._learned[features], mirrored=mirrored)
+        return replace(self._learned[key], mirrored=mirrored)
 
     def _fourier(self, name: str, features: int) -> FeatureMap:
         # standardised inputs have unit variance each; images keep their common scale

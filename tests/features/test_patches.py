@@ -10,7 +10,6 @@ import pytest
 
 from ffgb.errors import FFGBError
 from ffgb.features import Points
-from ffgb.features import patches as module
 from ffgb.features.patches import (
     CONTRAST,
     FILTERS_AT_ONCE,
@@ -193,9 +192,11 @@ def colours(n: int) -> Array:
     return np.tile(np.random.default_rng(0).random((n, 5, 1, 1)), (1, 1, 4, 4)).astype(np.float32)
 
 
-def learned(parts: list[Array], features: int = 64, seed: int = 0, log: Any = None) -> Patches:
+def learned(
+    parts: list[Array], features: int = 64, seed: int = 0, log: Any = None, iterations: int = ITERATIONS
+) -> Patches:
     points = sum(len(x) for x in parts)
-    return learn(asked(parts, log), moments(parts), parts[0].shape[1:], points, features, seed)
+    return learn(asked(parts, log), moments(parts), parts[0].shape[1:], points, features, seed, iterations)
 
 
 def test_filters_are_the_same_for_any_split() -> None:
@@ -242,11 +243,10 @@ def test_what_is_learned_is_as_described(images: Array) -> None:
     np.testing.assert_allclose(features(images[:3]), slow(features, images[:3]), atol=1e-4)
 
 
-def test_every_step_of_k_means_comes_nearer(images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ITERATIONS", 6)
+def test_every_step_of_k_means_comes_nearer(images: Array) -> None:
     log: Log = []
     parts = split(images, 3)
-    learned(parts, 64, seed=5, log=log)
+    learned(parts, 64, seed=5, log=log, iterations=6)
     steps = [question for question, _ in log[1:]]
     assert len(steps) == 6
     white = (drawn(steps[0].grid, parts, steps[0].each, 5).astype(float) - steps[0].mean) @ steps[0].whitening

@@ -243,8 +243,19 @@ class NearestSums(Statistic):
         return plain_sum(parts)["sums"]
 
 
-def learn(ask: Ask, pixels: Moments, shape: tuple[int, ...], points: int, features: int, seed: int) -> Patches:
-    """Whitening and filters from sums over all clients' patches; as many filters as make up these features."""
+def learn(
+    ask: Ask,
+    pixels: Moments,
+    shape: tuple[int, ...],
+    points: int,
+    features: int,
+    seed: int,
+    iterations: int = ITERATIONS,
+) -> Patches:
+    """Whitening and filters from sums over all clients' patches; as many filters as make up these features.
+
+    Without any iteration of k-means the filters are random directions: a dictionary that no one's patches went into.
+    """
     if len(shape) != 3:
         raise FFGBError(f"patches are for images, not for points of shape {shape}; choose another --map")
     size, cells = (6, 2) if min(shape[1:]) >= 16 else (3, 2) if min(shape[1:]) >= 4 else (3, 1)
@@ -257,7 +268,7 @@ def learn(ask: Ask, pixels: Moments, shape: tuple[int, ...], points: int, featur
     values, vectors = np.linalg.eigh(covariance)
     whitening = (vectors / np.sqrt(np.maximum(values, 0.0) + WHITENING)) @ vectors.T
     centres = _unit(stream(seed, "patches").standard_normal((filters, grid.pixels)))
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         sums = ask(NearestSums(grid, mean, whitening.astype(np.float32), centres.astype(np.float32), each, seed))
         centres = _unit(np.where(sums.any(axis=1, keepdims=True), sums, centres))  # one that is nearest to none stays
     weights = whitening @ centres.T
