@@ -23,6 +23,7 @@ format: $(DEV)/installed
 
 bench: $(DEV)/installed
 	$(DEV)/bin/python benchmarks/oracle.py
+	$(DEV)/bin/python benchmarks/closed.py --quick
 
 # The base package alone: no torch.
 $(VENV)/installed: pyproject.toml constraints.txt
