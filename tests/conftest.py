@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Machines are shared and busy: how long an example takes says nothing.
+settings.register_profile("ffgb", deadline=None)
+settings.load_profile("ffgb")
 
 ROOT = Path(__file__).parents[1]
 

@@ -226,6 +226,59 @@ def test_a_regression_run_reports_rmse(tmp_path: Path) -> None:
     assert "test_accuracy" not in summary
 
 
+@pytest.mark.parametrize("learner", ["features", "mlp", "tree"])
+def test_ffgb_c_runs_and_counts_its_clips(learner: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = ["--algorithm", "ffgb-c", "--learner", learner, "--data", "wine", "--clients", "4", "--rounds", "3"]
+    result = ffgb("train", *options, "--oracle-steps", "50", "--bound", "50", "--json", "--out", out)
+    summary = json.loads(result.stdout)
+    assert summary["test_accuracy"] > 0.8
+    assert summary["clipped"] == summary["clipped_residual"] == 0  # γ is what was measured
+    assert summary["gamma_min"] > 0
+    assert json.loads(ffgb("evaluate", out, "--json").stdout)["test"]["accuracy"] == pytest.approx(
+        summary["test_accuracy"]
+    )
+    # γ = 1 promises an exact oracle, which this is not: then residuals are clipped, and counted
+    result = ffgb("train", *options, "--oracle-steps", "50", "--gamma", "1", "--json", "--out", tmp_path / "b")
+    assert json.loads(result.stdout)["clipped_residual"] > 0
+
+
+@pytest.mark.parametrize("learner", ["features", "linear", "mlp"])
+def test_ffgb_l_runs_in_one_round_and_in_many(learner: str, tmp_path: Path) -> None:
+    options = ["--algorithm", "ffgb-l", "--learner", learner, "--data", "diabetes", "--clients", "4", "--rounds", "6"]
+    options += ["--local-steps", "3", "--oracle-steps", "60", "--split", "iid", "--json"]
+    once, many = (
+        json.loads(ffgb("train", *options, form, "--out", tmp_path / form).stdout)
+        for form in ("--one-round", "--many-rounds")
+    )
+    assert (once["rounds"], many["rounds"]) == (1, 6)
+    assert once["test_rmse"] < 77  # the spread of the target
+    for name in ("test_rmse", "train_loss", "gamma_sup", "gamma_lip", "lipschitz"):
+        assert once[name] == pytest.approx(many[name], rel=1e-4)
+    assert once["bytes_up"] < many["bytes_up"]
+    assert once["lipschitz"] > 0
+
+
+def test_reproduce_writes_numbers_a_table_and_a_picture(tmp_path: Path, refused: Callable[..., str]) -> None:
+    pytest.importorskip("matplotlib")
+    result = ffgb("reproduce", "theory", "--scale", "small", "--out", tmp_path / "small")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("| what | promised | found |")
+    assert result.stdout == (tmp_path / "small" / "table.md").read_text()
+    assert (tmp_path / "small" / "theory.png").stat().st_size < 200_000
+    results = json.loads((tmp_path / "small" / "results.json").read_text())
+    assert results["rates"]["rooted"]["slope"] < -0.8
+    assert results["floor_c"]["exponent"] == pytest.approx(1.0, abs=0.1)
+    assert max(results["floor_c"]["shared"]) < 1e-6 < min(results["floor_c"]["zero"])
+    before = (tmp_path / "small" / "results.json").stat().st_mtime_ns
+    began = time.perf_counter()
+    assert ffgb("reproduce", "theory", "--scale", "small", "--out", tmp_path / "small").stdout == result.stdout
+    assert time.perf_counter() - began < 60  # what is there is not computed again
+    assert before
+    assert "no experiment 'fig9'" in refused("reproduce", "fig9")
+    assert "full or small" in refused("reproduce", "theory", "--scale", "tiny")
+
+
 # Wrong input: one sentence, exit code 2, nothing half-written.
 
 
@@ -301,6 +354,37 @@ def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) 
         (["--client-weights", "heavy"], "heavy"),
         (["--hidden", "a,b"], "--hidden"),
         (["--learner", "tree", "--depth", "40"], "depth 1 … 12"),
+        (["--algorithm", "ffgb-c", "--gamma", "0"], "γ lies in"),
+        (["--algorithm", "ffgb-c", "--gamma", "-0.5"], "γ lies in"),
+        (["--algorithm", "ffgb-c", "--mu", "0"], "set --mu"),
+        (["--algorithm", "ffgb-c", "--bound", "-1"], "--bound must be"),
+        (["--algorithm", "ffgb-c", "--geometry", "shared"], "--geometry local"),
+        (["--algorithm", "ffgb-c", "--schedule", "search"], "but search"),
+        (["--algorithm", "ffgb-c", "--data", "diabetes"], "--loss huber"),
+        (["--algorithm", "ffgb-c", "--one-round"], "is for ffgb-l"),
+        (["--algorithm", "ffgb-l"], "has classes; use ffgb-c"),
+        (
+            ["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--lipschitz", "0.001"],
+            "too small: .* pairs of points",
+        ),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--lipschitz", "-1"], "positive number"),
+        (
+            ["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--lipschitz", "steep"],
+            "auto, max or a number",
+        ),
+        (
+            ["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--extension", "upper"],
+            "mcshane or middle",
+        ),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--bound", "100"], "beyond --bound 100"),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--mu", "0.5"], "μ = 1"),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--learner", "tree"], "trees jump"),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--map", "steps"], "without jumps"),
+        (["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--validation", "0.2"], "leave it out"),
+        (
+            ["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--participation", "2", "--one-round"],
+            "no rounds to sample",
+        ),
         (["--resume"], "add --out"),
         (["--resume", "--out", "nothing-there"], "holds no run"),
     ],

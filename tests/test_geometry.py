@@ -80,7 +80,7 @@ def test_the_mean_of_shared_answers_is_the_central_ridge_solution(seed: int, cli
     mean = np.zeros((d + 1, 3))
     for r in rows:
         oracle = SharedWO2(family, x[r], geometry)
-        h, seen, gamma = oracle(oracle.sees(phi[r]), rng)
+        h, seen, gamma, _ = oracle(oracle.sees(phi[r]), rng)
         assert isinstance(h.increment, ClosedSum)
         mean += len(r) / n * h.increment.parameters["weight"]
         np.testing.assert_allclose(seen, geometry.apply(h.increment.parameters["weight"]))

@@ -15,8 +15,9 @@ from ffgb.errors import FFGBError
 from ffgb.features import Flatten
 from ffgb.functions import Family, Fit, Parameters
 from ffgb.learners.linear import Linear
+from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
-from ffgb.oracles import WO2, contraction
+from ffgb.oracles import WO2, WOInf, contraction
 
 
 @final
@@ -39,10 +40,13 @@ class Stubborn(Family):
     def least_squares(self, z: np.ndarray) -> Fit:
         return lambda phi, rng: {"values": self.answer}
 
+    def minimax(self, z: np.ndarray) -> Fit:
+        return self.least_squares(z)
+
 
 def ask(answer: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     z = np.zeros((len(phi), 1))
-    h, _, gamma = WO2(Stubborn(phi.shape[1], answer), z)(phi, np.random.default_rng(0))
+    h, _, gamma, _ = WO2(Stubborn(phi.shape[1], answer), z)(phi, np.random.default_rng(0))
     return h.values, gamma, h.increment.evaluate(z)
 
 
@@ -92,6 +96,46 @@ def test_least_squares_families_always_contract(seed: int, n: int, ridge: float)
     rng = np.random.default_rng(seed)
     x, phi = rng.standard_normal((n, 4)).astype(np.float32), rng.standard_normal((n, 2))
     for family in (Linear(Flatten(4), 2, ridge), Tree(Flatten(4), 2, depth=2)):
-        h, _, gamma = WO2(family, family.features(x))(phi, rng)
+        h, _, gamma, _ = WO2(family, family.features(x))(phi, rng)
         assert 0.0 <= gamma <= 1.0
         assert np.linalg.norm(h.values - phi) <= (1 - gamma) * np.linalg.norm(phi) + 1e-12
+
+
+def ask_minimax(answer: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, float]:
+    h, _, gamma, _ = WOInf(Stubborn(phi.shape[1], answer), np.zeros((len(phi), 1)))(phi, np.random.default_rng(0))
+    assert gamma is not None
+    return h.values, gamma
+
+
+def test_gamma_in_the_sup_norm_by_hand() -> None:
+    phi = np.array([[3.0, 1.0], [-4.0, 0.0]])
+    h, gamma = ask_minimax(np.array([[2.0, 1.0], [-3.0, 0.5]]), phi)
+    assert gamma == pytest.approx(1 - 1 / 4)
+    np.testing.assert_array_equal(h, [[2.0, 1.0], [-3.0, 0.5]])
+    # the best multiple of (30, 0)' for (3, 4)' leaves max(|3 − 30 s|, 4) = 4: it does not contract, and h becomes 0
+    h, gamma = ask_minimax(np.array([[30.0], [0.0]]), np.array([[3.0], [4.0]]))
+    assert gamma == 0.0
+    np.testing.assert_array_equal(h, np.zeros((2, 1)))
+    # that of (30, 10)' makes 3 − 30 s = −(4 − 10 s): s = 7/40
+    h, gamma = ask_minimax(np.array([[30.0], [10.0]]), np.array([[3.0], [4.0]]))
+    np.testing.assert_allclose(h, np.array([[30.0], [10.0]]) * 7 / 40, rtol=1e-4)
+    assert gamma == pytest.approx(1 - 2.25 / 4, rel=1e-4)
+    h, gamma = ask_minimax(np.array([[1.0]]), np.zeros((1, 1)))
+    assert (h[0, 0], gamma) == (0.0, 1.0)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40))
+def test_minimax_oracles_never_expand(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, phi = rng.standard_normal((n, 4)).astype(np.float32), rng.standard_normal((n, 2))
+    for family in (Linear(Flatten(4), 2, 1e-3), Tree(Flatten(4), 2, depth=2)):
+        h, _, gamma, _ = WOInf(family, family.features(x))(phi, rng)
+        assert gamma is not None
+        assert -1e-12 <= gamma <= 1.0
+        assert np.abs(h.values - phi).max() <= (1 - gamma) * np.abs(phi).max() + 1e-12
+
+
+def test_families_without_a_fit_say_so() -> None:
+    family = Net((1, 20, 20), 1)
+    with pytest.raises(FFGBError, match="has no Lipschitz fit"):
+        family.sobolev(np.zeros((1, 400)), np.zeros((1, 400)))

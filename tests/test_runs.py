@@ -43,9 +43,17 @@ def same(a: Path, b: Path) -> None:
     assert summaries[0] == summaries[1]
 
 
-@pytest.mark.parametrize("learner", ["features", "linear", "tree", "mlp"])
-def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(learner: str, tmp_path: Path) -> None:
-    config = Config(learner=learner, **SMALL)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("algorithm", "learner"),
+    [
+        *(("ffgb", learner) for learner in ("features", "linear", "tree", "mlp")),
+        *(("ffgb-c", learner) for learner in ("features", "tree", "mlp")),
+        *(("ffgb-l", learner) for learner in ("features", "mlp")),
+    ],
+)
+def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(algorithm: str, learner: str, tmp_path: Path) -> None:
+    settings = SMALL | ({"data": ("diabetes",), "mu": None} if algorithm == "ffgb-l" else {})
+    config = Config(algorithm=algorithm, learner=learner, **settings)  # type: ignore[arg-type]
     whole = train(config, tmp_path / "whole", workers=0)
     assert whole.finished
     seen: list[int] = []

@@ -120,7 +120,9 @@ def train(
     client_weights: Annotated[
         str | None, _option(DATA, "uniform, as in the paper, or size.", "size if the geometry is shared")
     ] = None,
-    algorithm: Annotated[str, _option(METHOD, "ffgb.")] = "ffgb",
+    algorithm: Annotated[
+        str, _option(METHOD, "ffgb; ffgb-c: clipped, for clients that differ; ffgb-l: Lipschitz, for regression.")
+    ] = "ffgb",
     rounds: Annotated[int | None, _option(METHOD, "Communication rounds T.", BY_LEARNER, min=1)] = None,
     local_steps: Annotated[int | None, _option(METHOD, "Local steps K.", BY_LEARNER, min=1)] = None,
     residual: Annotated[
@@ -131,7 +133,30 @@ def train(
             rich_help_panel=METHOD,
         ),
     ] = True,
-    mu: Annotated[float, _option(METHOD, "Tikhonov regularisation μ.", min=0.0)] = 0.0,
+    mu: Annotated[
+        float | None, _option(METHOD, "Tikhonov regularisation μ.", "0; ffgb-c: 0.001; ffgb-l: 1", min=0.0)
+    ] = None,
+    gamma: Annotated[float | None, _option(METHOD, "γ that clips are made for (ffgb-c).", "as measured")] = None,
+    bound: Annotated[
+        float | None, _option(METHOD, "B: ball to project onto (ffgb-c), or that labels must keep (ffgb-l).", "none")
+    ] = None,
+    lipschitz: Annotated[
+        str,
+        _option(METHOD, "L of the labels (ffgb-l): a number; max: their largest slope; auto: what predicts them best."),
+    ] = "auto",
+    extension: Annotated[
+        str | None,
+        _option(METHOD, "mcshane: through the labels; middle: or between them (ffgb-l).", "middle if L is auto"),
+    ] = None,
+    one_round: Annotated[
+        bool | None,
+        typer.Option(
+            "--one-round/--many-rounds",
+            help="All rounds in one exchange (ffgb-l): the same function.",
+            rich_help_panel=METHOD,
+            show_default="one-round",
+        ),
+    ] = None,
     schedule: Annotated[
         str | None,
         _option(
@@ -184,11 +209,14 @@ def train(
         float,
         _option(RUN, "Choose λ and the rounds by the loss on this share of each client's rows, then use all.", "no"),
     ] = 0.0,
-    hidden: Annotated[str, _option(LEARNER, "Hidden sizes (mlp).")] = "32,32",
+    hidden: Annotated[str | None, _option(LEARNER, "Hidden sizes (mlp).", "32,32; ffgb-l: 64,64")] = None,
     oracle_steps: Annotated[
-        int, _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", min=1)
-    ] = 200,
-    learning_rate: Annotated[float, _option(LEARNER, "Adam's step size (mlp, cnn).")] = 0.005,
+        int | None,
+        _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", "200; ffgb-l: 400", min=1),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, _option(LEARNER, "Adam's step size (mlp, cnn).", "0.005; ffgb-l: 0.015")
+    ] = None,
     batch: Annotated[int, _option(LEARNER, "Minibatch of an oracle step (mlp, cnn).", min=1)] = 128,
     depth: Annotated[int, _option(LEARNER, "Depth of trees (tree).")] = 4,
     seed: Annotated[int, _option(RUN, "All randomness comes from it.", min=0)] = 0,
@@ -211,7 +239,12 @@ def train(
 
     settings = {field.name for field in dataclasses.fields(Config)}
     given = {name: value for name, value in ctx.params.items() if name in settings and _was_given(ctx, name)}
-    for name, read in (("data", tuple), ("hidden", _sizes), ("participation", _number)):
+    for name, read in (
+        ("data", tuple),
+        ("hidden", _sizes),
+        ("participation", _number),
+        ("lipschitz", _steepness),
+    ):
         if name in given:
             given[name] = read(given[name])
     if resume:
@@ -288,6 +321,31 @@ def predict(
         print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
 
 
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="theory: Theorems 1 to 3 beside what they promise.")],
+    scale: Annotated[str, typer.Option(help="full: as committed; small: in seconds, to look at.")] = "full",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write; what is there is not computed again.", show_default="reproduced/…"),
+    ] = None,
+) -> None:
+    """Repeat an experiment: numbers, a table of what held, and pictures."""
+    from rich.markdown import Markdown
+
+    from ffgb.reproduce import reproduce as run_experiment
+
+    out = out or Path("reproduced") / (experiment if scale == "full" else f"{experiment}-{scale}")
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        table = run_experiment(experiment, scale, out, lambda part: status.update(f"{experiment}: {part}"))
+    if sys.stdout.isatty():
+        Console().print(Markdown(table))
+    else:
+        print(table, end="")
+    print(f"numbers and pictures: {out}", file=sys.stderr)
+
+
 @data_app.command("list")
 def data_list(as_json: JSON = False) -> None:
     """The data sets that can be named, what is in them, and whether they are here."""
@@ -331,6 +389,95 @@ def data_verify(
             raise FFGBError(f"{', '.join(bad)}: {status}; {advice}")
 
 
+@data_app.command("heterogeneity")
+def data_heterogeneity(
+    data: Annotated[
+        list[str] | None, typer.Option(help="A named set, or a client's file: repeat it.", show_default="digits")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The target column, for CSV and Parquet files.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients N.", show_default="20, or the natural sites", min=1)
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="similarity, dirichlet, iid or natural.", show_default="natural if there are sites, else similarity"
+        ),
+    ] = None,
+    similarity: Annotated[float, typer.Option(help="Share of the rows dealt out evenly.")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="Concentration of the dirichlet split.")] = 0.5,
+    by: Annotated[str | None, typer.Option(help="Sort rows by this column instead of the label.")] = None,
+    seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
+    method: Annotated[str, typer.Option(help="auto (exact if that takes seconds), exact or estimate.")] = "auto",
+    points: Annotated[int, typer.Option(help="Measure at most so many points a client.", min=1)] = 1000,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture of it, to this PNG file.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """How different the clients' points are: total variation and Wasserstein distances, as the paper has them."""
+    from ffgb import plots
+    from ffgb.config import Config, load_data
+    from ffgb.data import partition
+    from ffgb.data.heterogeneity import measure
+
+    if plot is not None:
+        plots.check(plot)
+    dealt: dict[str, Any] = {"similarity": similarity, "alpha": alpha, "by": by, "seed": seed}
+    config = Config(data=tuple(data or ("digits",)), target=target, clients=clients, split=split, **dealt)
+    dataset = load_data(config)
+    config = config.resolved(dataset)
+    assert config.split is not None
+    parts = partition(dataset, config.split, config.clients, **dealt)
+    labels = [dataset.y[rows] for rows in parts]
+    found = measure([dataset.x[rows] for rows in parts], labels, method, points, seed)
+    names = dataset.sites if config.split == "natural" else [str(i) for i in range(len(parts))]
+    bins, counts, held = _label_counts(labels, dataset.classes)
+    if plot is not None:
+        what = "class" if dataset.classes else "target"
+        plots.heterogeneity(plot, found, counts, bins, clients=names, what=what)
+    if as_json:
+        settings = {"data": list(config.data), "split": config.split, "seed": seed, "clients": list(names)}
+        print(json.dumps({**settings, "bins": bins, "counts": counts.tolist(), **found.to_json()}, allow_nan=False))
+        return
+    distances = {"TV to all": found.tv, "W₁ to all": found.w1, "W₂ to all": found.w2}
+    shown = {name: values.tolist() for name, values in distances.items() if values is not None}
+    rows = [{"client": n, "points": p, **h} for n, p, h in zip(names, found.points, held, strict=True)]
+    _print_rows([{**row, **{name: values[i] for name, values in shown.items()}} for i, row in enumerate(rows)])
+    lines = (
+        ("ω_TV", found.omega_tv, "mean TV to all: FFGB.C ends within a radius that grows with it (Theorem 2)"),
+        ("ω_W₁", found.omega_w1, "mean W₁ to all: FFGB.L ends within a radius that grows with it (Theorem 3)"),
+        ("W₂²", found.w2_squared, "mean over pairs of clients: in G² of Theorem 3"),
+        ("D", found.D, "every point of a client has one of each other client as near as this (Assumption 3)"),
+        ("B", found.B, "no target is larger, whatever its sign (Assumption 3)"),
+    )
+    print()
+    for symbol, value, meaning in lines:
+        if value is not None:
+            print(f"{symbol:5} {value:9.4f}  {meaning}")
+    how = {"exact": "exact", "classifier": "a classifier's lower bound", "sliced": "sliced, a lower bound"}
+    print(
+        f"\nTV: {how[found.tv_method]}; W₁: {how[found.w1_method]}; from {sum(found.measured):,} of "
+        f"{sum(found.points):,} points.  Lower bounds are estimates, up to noise.",
+        "Samples differ by chance, too: --split iid shows how much.",
+        sep="\n",
+    )
+
+
+def _label_counts(labels: Sequence[Any], classes: Sequence[str]) -> tuple[list[str], Any, list[dict[str, Any]]]:
+    """Classes, or bins of the (first) target; how many points of each client are in them; and that in a few words."""
+    import numpy as np
+
+    if classes:
+        counts = np.array([np.bincount(y, minlength=len(classes)) for y in labels])
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        most = [{"classes": int((s > 0).sum()), "most": f"{classes[s.argmax()]} ({s.max():.0%})"} for s in shares]
+        return list(classes), counts, most
+    firsts = [y.reshape(len(y), -1)[:, 0] for y in labels]
+    edges = np.histogram_bin_edges(np.concatenate(firsts), 12)
+    counts = np.array([np.histogram(y, edges)[0] for y in firsts])
+    bins = [f"{middle:.3g}" for middle in (edges[1:] + edges[:-1]) / 2]
+    return bins, counts, [{"targets from": float(y.min()), "to": float(y.max())} for y in firsts]
+
+
 def _trust(learner: str | None) -> None:
     """The user names code of their own that a model needs: only then is it imported."""
     if learner is not None:
@@ -360,6 +507,13 @@ def _sizes(text: str) -> tuple[int, ...]:
     if not sizes or min(sizes) < 1:
         raise FFGBError(f"--hidden {text!r} is not a list of sizes such as 32,32")
     return sizes
+
+
+def _steepness(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _number(text: str) -> int | float:
@@ -463,7 +617,7 @@ class _Display:
             f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}",
             highlight=False,
         )
-        self.task = self.progress.add_task("train", total=config.rounds, text="set up")
+        self.task = self.progress.add_task("train", total=config.exchanges, text="set up")
 
     def setup(self, what: str, done: int, clients: int) -> None:
         if self.task is not None:
@@ -489,7 +643,8 @@ def _print_summary(summary: dict[str, Any], out: Path | None) -> None:
     plain: dict[str, Any] = {"highlight": False, "soft_wrap": not console.is_terminal}
     if "models_up" in summary:
         console.print(
-            f"[bold]{_score(summary)}[/bold] after {summary['rounds']} rounds with {summary['clients']} clients; "
+            f"[bold]{_score(summary)}[/bold] after {summary['rounds']} round{'s' * (summary['rounds'] != 1)} with "
+            f"{summary['clients']} clients; "
             f"{summary['communication_models']:,.1f} models exchanged a client "
             f"({_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
             **plain,

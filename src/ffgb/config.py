@@ -18,22 +18,27 @@ from ffgb._version import __version__
 from ffgb.aggregates import Ask, MomentsOf, Statistic
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Flatten, Points, Standardize
+from ffgb.features.encoder import Encoder
 from ffgb.functions import Family
 from ffgb.geometry import GRAMS, Geometry, aggregate
 from ffgb.learners.linear import Linear
+from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
-from ffgb.maps import PATCHES, Maps, Space, default_map
+from ffgb.maps import FOURIER, PATCHES, Maps, Space, default_map
 from ffgb.memory import available
 from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner
 from ffgb.trust import allow
 
+ALGORITHMS = ("ffgb", "ffgb-c", "ffgb-l")
 CLOSED = ("features", "linear")
 RIDGE = 1e-3
 """Of a client's own fit."""
@@ -47,6 +52,15 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mlp": {"rounds": 8, "local_steps": 2, "schedule": "power", "step_size": 20.0},
     "cnn": {"rounds": 8, "local_steps": 4, "schedule": "power", "step_size": 10.0},
 }
+MU = {"ffgb": 0.0, "ffgb-c": 1e-3, "ffgb-l": 1.0}
+"""μ if none is given: FFGB.C needs one, and FFGB.L's is that of the square loss."""
+NETS: Mapping[str, Any] = {"hidden": (32, 32), "oracle_steps": 200, "learning_rate": 0.005}
+LIPSCHITZ: Mapping[str, Any] = {
+    "rounds": 50, "local_steps": 8, "schedule": "theorem2",
+    "hidden": (64, 64), "oracle_steps": 400, "learning_rate": 0.015,
+}  # fmt: skip
+SMOOTH = ("inputs", *FOURIER)
+"""Maps without jumps, which FFGB.L can have."""
 CHOICES = {
     "client_weights": ("uniform", "size"),
     "geometry": ("local", "shared"),
@@ -81,8 +95,17 @@ class Config:
     step_size: float | None = None
     step_power: float = 1.0
     step_offset: str = "t"
-    mu: float = 0.0
+    mu: float | None = None
     residual: bool = True
+    gamma: float | None = None
+    """γ that FFGB.C clips by; None: as measured."""
+    bound: float | None = None
+    """B: the ball that FFGB.C's result is projected onto, or what FFGB.L's labels must keep."""
+    lipschitz: float | str = "auto"
+    """L of FFGB.L."""
+    extension: str | None = None
+    one_round: bool | None = None
+    """FFGB.L in one exchange that stands for all its rounds."""
     participation: int | float | None = None
     """How many clients are sampled each round: a whole number of them, or a share as a float."""
     client_weights: str | None = None
@@ -93,9 +116,9 @@ class Config:
     rank: int = 256
     validation: float = 0.0
     """The share of its rows that each client sets aside to choose λ and the number of rounds by."""
-    hidden: tuple[int, ...] = (32, 32)
-    oracle_steps: int = 200
-    learning_rate: float = 0.005
+    hidden: tuple[int, ...] | None = None
+    oracle_steps: int | None = None
+    learning_rate: float | None = None
     batch: int = 128
     depth: int = 4
     seed: int = 0
@@ -113,6 +136,7 @@ class Config:
             ("features", 1),
             ("rank", 1),
             ("mu", 0.0),
+            ("bound", 1e-300),
         )
         for name, least in numbers:
             value = getattr(self, name)
@@ -156,9 +180,14 @@ class Config:
         if loss == "auto":
             loss = "square" if not dataset.classes else "logistic" if len(dataset.classes) == 2 else "cross-entropy"
         closed = self.learner in CLOSED
-        geometry = self.geometry or ("shared" if closed else "local")
+        geometry = self.geometry or ("shared" if closed and self.algorithm == "ffgb" else "local")
         if geometry == "shared" and not closed:
             raise FFGBError(f"--geometry shared is for {' and '.join(CLOSED)}; {self.learner} has none to share")
+        if self.algorithm not in ALGORITHMS:
+            raise FFGBError(f"there is no algorithm {self.algorithm!r}; choose {', '.join(ALGORITHMS)}")
+        if geometry == "shared" and self.algorithm != "ffgb":
+            raise FFGBError(f"{self.algorithm} fits in norms of each client's own points; use --geometry local")
+        self._check_algorithm(dataset, int(m) < clients)
         chosen = dataclasses.replace(
             self,
             split=split,
@@ -167,14 +196,20 @@ class Config:
             loss=loss,
             task=dataset.task,
             geometry=geometry,
+            mu=MU[self.algorithm] if self.mu is None else self.mu,
+            one_round=(int(m) == clients if self.one_round is None else self.one_round) and self.algorithm == "ffgb-l",
             # the paper weights clients alike; in a shared geometry the result should not depend on the split
             stop=self.rounds is None if self.stop is None else self.stop,
             client_weights=self.client_weights or ("size" if geometry == "shared" else "uniform"),
         )
-        fixed = dict(DEFAULTS[geometry] if closed else DEFAULTS.get(self.learner, DEFAULTS["cnn"]))
+        fixed = {**NETS, **(DEFAULTS[geometry] if closed else DEFAULTS.get(self.learner, DEFAULTS["cnn"]))}
+        if self.algorithm == "ffgb-l":
+            fixed = dict(LIPSCHITZ)
         if closed:
             space = make_space(dataset)
             fixed["map"] = "inputs" if self.learner == "linear" else default_map(space)
+            if self.algorithm == "ffgb-l" and self.learner != "linear":
+                fixed |= {"map": "inputs+fourier", "features": 512}
             fixed["ridge"] = RIDGE
             if geometry == "shared":
                 fixed["gram"] = "tied" if (self.map or fixed["map"]) in PATCHES else "exact"
@@ -195,6 +230,36 @@ class Config:
             fixed.setdefault("step_size", 20.0)  # the paper's
         unset = {name: v for name, v in fixed.items() if name != "shrinkage" and getattr(self, name) is None}
         return dataclasses.replace(chosen, **unset)
+
+    def _check_algorithm(self, dataset: Dataset, sampled: bool) -> None:
+        """Refuse settings that the algorithm has no use for: someone would wait for their effect."""
+        if self.algorithm != "ffgb-l":
+            if self.one_round:
+                raise FFGBError("--one-round is for ffgb-l, whose weak learners do not depend on the round")
+            return
+        if dataset.classes:
+            raise FFGBError(f"ffgb-l is for regression, and {dataset.name} has classes; use ffgb-c")
+        if self.mu not in (None, 1.0):
+            raise FFGBError("ffgb-l has μ = 1, the strong convexity of the square loss; leave --mu out")
+        if self.one_round and sampled:
+            raise FFGBError("--one-round has no rounds to sample clients in; leave --participation out")
+        if self.validation:
+            raise FFGBError("--validation chooses λ and rounds, which ffgb-l does not have; leave it out")
+        if self.learner not in (*CLOSED, "mlp"):
+            raise FFGBError(
+                f"ffgb-l needs functions whose Lipschitz constant is known, and {self.learner} has none: trees jump, "
+                "and "
+                "nets of your own may be as steep as they like; choose --learner features, linear or mlp"
+            )
+        for name in (self.map or "inputs").split("+"):
+            if name not in SMOOTH and not Encoder.names(name):
+                raise FFGBError(f"ffgb-l needs a map without jumps, and {name} has some; choose {', '.join(SMOOTH)}")
+
+    @property
+    def exchanges(self) -> int:
+        """Rounds of communication: all T of them are one in FFGB.L's one-round form."""
+        assert self.rounds is not None  # resolved
+        return 1 if self.one_round else self.rounds
 
     def to_json(self) -> dict[str, Any]:
         """What `config.json` holds: the settings, a fingerprint of every site file, and the versions in use."""
@@ -246,16 +311,28 @@ def load_data(config: Config) -> Dataset:
 
 def make_algorithm(config: Config) -> Algorithm:
     """The algorithm, with its step sizes."""
-    if config.algorithm != "ffgb":
-        raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose ffgb")
-    assert config.local_steps is not None
-    search = config.schedule == "search"
-    return FFGB(make_schedule(config), config.local_steps, config.mu, config.residual, search)
+    assert config.local_steps is not None  # resolved
+    assert config.mu is not None
+    K, mu, schedule = config.local_steps, config.mu, make_schedule(config)
+    if (search := config.schedule == "search") and config.algorithm != "ffgb":
+        raise FFGBError(f"{config.algorithm} is bounded by the steps of its schedule; choose a --schedule but search")
+    match config.algorithm:
+        case "ffgb":
+            return FFGB(schedule, K, mu, config.residual, search)
+        case "ffgb-c":
+            B = math.inf if config.bound is None else config.bound
+            return FFGBC(schedule, K, mu, config.gamma, B, config.residual)
+        case "ffgb-l":
+            L: Any = config.lipschitz
+            rounds = config.rounds if config.one_round else 1
+            return FFGBL(L, K, rounds or 1, schedule, config.extension, config.bound, config.residual)
+    raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose {', '.join(ALGORITHMS)}")
 
 
 def make_schedule(config: Config) -> Schedule:
     """The step sizes."""
     assert config.step_size is not None
+    assert config.mu is not None
     match config.schedule:
         case "theorem1":
             return Theorem(config.mu, 2.0)
@@ -323,7 +400,9 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         return Linear(features, outputs, config.ridge), geometry
 
     families: dict[str, Callable[[Ask], Family]] = {
-        "mlp": lambda ask: MLP(scaled(ask), outputs, config.hidden, **oracle),
+        "mlp": lambda ask: (LipschitzMLP if config.algorithm == "ffgb-l" else MLP)(
+            *(scaled(ask), outputs, config.hidden or ()), **oracle
+        ),
         "tree": lambda ask: Tree(Flatten(space.inputs), outputs, config.depth),
         "cnn": lambda ask: Net(space.shape, outputs, "cnn", **oracle),
     }

@@ -25,10 +25,10 @@ from ffgb.aggregates import Moments, Statistic
 from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
 from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints, from_tensors
+from ffgb.functions import Array, Family, Function, OnPoints, OpenSum, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
-from ffgb.oracles import Oracle, shared_oracle
+from ffgb.oracles import Oracle
 from ffgb.seeds import stream
 from ffgb.wire import Message
 
@@ -71,6 +71,15 @@ class Job:
     seed: int
     geometry: Geometry | None = None
     """None: every client fits in the geometry of its own points, as in the paper."""
+
+    @property
+    def closed(self) -> bool:
+        """The trained function is one member, one array, whatever was added."""
+        return self.family.closed and not self.algorithm.clips
+
+    def zero(self) -> Function:
+        """f^0 = 0."""
+        return self.family.zero() if self.closed else OpenSum(self.family, ())
 
 
 def light(f: Function) -> dict[str, Array]:
@@ -161,7 +170,7 @@ class Client:
         self.y = self.points.y if job.target is None else job.target.encode(self.points.y)
         job.loss.check(self.y)
         self.job, self.version, self.oracle, self.direction = job, 0, None, None
-        self.f, self.whole = np.zeros((len(self.y), job.loss.outputs)), job.family.zero()
+        self.f, self.whole = np.zeros((len(self.y), job.loss.outputs)), job.zero()
         return Message("ready", client=self.i)
 
     def _update(self, update: Update) -> Message:
@@ -199,7 +208,7 @@ class Client:
 
     def _take(self, update: Update, values: Array) -> Message:
         """f^{t+1} from f^t, given the increment at this client's points."""
-        if not self.job.family.closed:
+        if not self.job.closed:
             # the old ensemble is never evaluated again
             self.f = update.decay * self.f + update.step * values
         else:
@@ -214,15 +223,12 @@ class Client:
             return self._resync()
         job = self.job
         if self.oracle is None:
-            self.oracle = (
-                job.algorithm.oracle(job.family, self.z)
-                if job.geometry is None
-                else shared_oracle(job.family, self.z, job.geometry)
-            )
-        f = OnPoints(1.0, job.family.zero(), self.f)
+            own = stream(job.seed, "oracle", self.i)
+            self.oracle = job.algorithm.oracle(job.family, self.points, job.geometry, own)
+        f = OnPoints(1.0, job.zero(), self.f)
         rng = stream(job.seed, "client", t, self.i)
-        g, gammas = job.algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
-        values: dict[str, Any] = {"gamma": gammas}
+        g, notes = job.algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
+        values: dict[str, Any] = {"notes": notes}
         if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
             values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)
         return Message("answer", t, self.i, values, light(g.increment))

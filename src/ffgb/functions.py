@@ -20,7 +20,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,20 @@ Parameters: TypeAlias = Mapping[str, Array]
 
 Fit: TypeAlias = Callable[[Array, np.random.Generator], Parameters]
 """What an oracle is made of: values φ at fixed points, and randomness, to the parameters of a member."""
+
+
+class JetFit(NamedTuple):
+    """The same for functions known with their derivatives.
+
+    A *jet* is a function's values at n points and its derivatives at m samples, all in R^d, as one array (n + m·d,
+    c): row j < n is h(points[j]), row n + r·d + l is ∂h/∂s_l at samples[r].
+    """
+
+    fit: Callable[[Array, float, np.random.Generator], Parameters]
+    """A jet, a bound on the Lipschitz constant, and randomness, to the parameters of a member."""
+    jet: Callable[[Parameters], Array]
+    """A member's own jet."""
+
 
 # Evaluation proceeds in blocks that fit the cache of one core; the sizes are constants because the order of
 # summation, and so the last bit of a prediction, follows from them.
@@ -72,6 +86,23 @@ class Family(ABC):
     @abstractmethod
     def least_squares(self, z: Array) -> Fit:
         """The least-squares fit at these points; what depends on the points alone is computed now, once."""
+
+    def minimax(self, z: Array) -> Fit:
+        """The fit that makes the largest error small, of any entry at any of these points: what WO^∞ is made of."""
+        raise FFGBError(f"{type(self).__name__} has no minimax fit, which FFGB.C needs; choose another --learner")
+
+    @property
+    def metric(self) -> FeatureMap:
+        """From points to s in R^d: where distances ‖s − s'‖ and derivatives are taken, for what is Lipschitz."""
+        return self.features
+
+    def sobolev(self, points: Array, samples: Array) -> JetFit:
+        """The fit of values and derivatives, given where (in R^d, see `metric`): what WO^lip is made of."""
+        raise FFGBError(f"{type(self).__name__} has no Lipschitz fit, which FFGB.L needs; choose another --learner")
+
+    def lipschitz(self, parameters: Parameters) -> float:
+        """A bound on a member's Lipschitz constant that holds everywhere, not only where it was looked at."""
+        raise FFGBError(f"members of {type(self).__name__} need not be continuous; choose another --learner")
 
     @property
     def size(self) -> int:
@@ -335,6 +366,15 @@ class OnPoints:
 
     def __sub__(self, other: OnPoints) -> OnPoints:
         return OnPoints(self.decay - other.decay, self.increment - other.increment, self.values - other.values)
+
+    def __add__(self, other: OnPoints) -> OnPoints:
+        return self - -1.0 * other
+
+    def clip(self, radius: float) -> OnPoints:
+        """Π_R of a function that has no part of f^t in it."""
+        if self.decay != 0.0:
+            raise FFGBError("only a weak learner can be clipped here, not a function that f^t is a part of")
+        return OnPoints(0.0, self.increment.clip(radius), np.clip(self.values, -radius, radius))
 
 
 def _blocks(n: int, size: int) -> Iterator[slice]:

@@ -16,7 +16,10 @@ import numpy as np
 
 from ffgb.aggregates import MomentsOf
 from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.errors import FFGBError
+from ffgb.extensions import SteepnessOf
 from ffgb.features import Concatenate, Flatten, Standardize
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
@@ -26,23 +29,25 @@ from ffgb.federation import Job, Target
 from ffgb.functions import Array
 from ffgb.geometry import AtServer, Blocks, GramOf, Nystrom, SketchOf
 from ffgb.learners.linear import Linear
+from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Square
 from ffgb.schedules import Constant, Power, Theorem
+from ffgb.theory import Finite, Indicators
 
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(FFGB, Job, Target),
+        *(FFGB, FFGBC, FFGBL, Job, Target),
         *(CrossEntropy, Logistic, Square, Huber),
         *(Theorem, Power, Constant),
         *(Flatten, Standardize, Concatenate, RandomFourier, Grid, Patches, Encoder),
         *(Columns, Steps, ObliviousTrees, RankWaves),
         *(AtServer, Blocks, Nystrom),
-        *(MomentsOf, GramOf, SketchOf, PatchMoments, NearestSums, Histogram),
-        *(Linear, MLP, Net, Tree),
+        *(MomentsOf, GramOf, SketchOf, PatchMoments, NearestSums, Histogram, SteepnessOf),
+        *(Linear, LipschitzMLP, MLP, Net, Tree, Finite, Indicators),
     )
 }  # fmt: skip
 

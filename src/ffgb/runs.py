@@ -93,7 +93,7 @@ class Run:
                 message = Message("geometry", values={"recipe": recipe}, tensors=arrays)
                 self._write(self.checkpoint / "geometry.safetensors", encode(message))
             self._write(self.checkpoint / "job.safetensors", encode(setup_message(state.job)))
-        if state.job.family.closed:
+        if state.job.closed:
             self._write_update(f"f-{state.t:06d}.safetensors", Update(state.t, 0.0, state.f))
         elif state.updates:
             last = state.updates[-1]
@@ -142,10 +142,10 @@ class Run:
         return geometry
 
     def _read_functions(self, job: Job, t: int) -> tuple[Function, tuple[Update, ...]]:
-        if job.family.closed:
+        if job.closed:
             message = decode((self.checkpoint / f"f-{t:06d}.safetensors").read_bytes())
             return from_tensors(job.family, message.tensors), ()
-        f, updates = job.family.zero(), []
+        f, updates = job.zero(), []
         for version in range(1, t + 1):
             message = decode((self.checkpoint / f"round-{version:06d}.safetensors").read_bytes())
             update = Update.read(message, job.family)

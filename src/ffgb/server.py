@@ -108,7 +108,7 @@ class State:
         """What brings a client from f^version to f^t."""
         if version >= self.t:
             return ()
-        if self.job.family.closed:
+        if self.job.closed:
             return (Update(self.t, 0.0, self.f),)
         return self.updates[version:]
 
@@ -168,13 +168,14 @@ class Server:
 
         target = Target.by(ask(MomentsOf.targets(loss.outputs))) if scale_target else None
         family, geometry = learner(ask)
+        algorithm = algorithm.prepared(ask, family, loss, np.ones(loss.outputs) if target is None else target.scale)
         # One local step leaves the solve to the server; more need the geometry at the clients.
         given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
         job = Job(algorithm, family, loss, target, self.seed, given)
         setup, everyone = setup_message(job), range(self.N)
         ready = self._exchange(encode(setup), [*everyone, *self.tests])
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
-        return State(job, 0, job.family.zero(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
+        return State(job, 0, job.zero(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
     def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
@@ -224,10 +225,11 @@ class Server:
             square = None
             if state.job.algorithm.search:
                 slopes, square, state = self._slopes(state, update, S)
-            gammas, fit = [gamma for i in S for gamma in answers[i].values["gamma"]], {}
+            gammas, fit = _notes(answers, S, "gamma"), dict[str, Any]()
             if state.geometry is not None:
                 gamma, explained = self._fit(state, update, mean, square, S, answers)
                 gammas, fit = [gamma], {"explained": explained, "noise": self._noise(state.geometry, S)}
+            fit |= {name: float(total(_notes(answers, S, name))) for name, total in state.job.algorithm.totals.items()}
             if state.job.algorithm.search:
                 state, reports = self._step(state, update, 0.0 if stop and spent(fit) else best_length(slopes), S)
             else:
@@ -243,7 +245,7 @@ class Server:
         self, state: State, update: Update, S: Sequence[int], answers: Mapping[int, Message]
     ) -> tuple[State, dict[int, Message]]:
         """Send the clients of this round f^{t+1}, and hear what they think of it."""
-        closed = state.job.family.closed
+        closed = state.job.closed
         state = _after(state, update)
         message = state.missing(update.version - 1)[-1].message()
         reports = self._ask(state, message, [*S, *self.tests])
@@ -388,6 +390,14 @@ class Server:
         )
 
 
+def _notes(answers: Mapping[int, Message], S: Sequence[int], name: str) -> list[float]:
+    """What the clients of this round noted under this name, all steps of all clients."""
+    values = [value for i in S for value in answers[i].values["notes"].get(name, ())]
+    if not all(isinstance(value, float) for value in values):
+        raise FFGBError(f"a client sent a {name} that is refused: it is no number")
+    return values
+
+
 def _increment(family: Family, answer: Message) -> Function:
     """A client's increment, checked: it is about to become a part of everyone's function."""
     try:
@@ -405,7 +415,7 @@ def _solved(geometry: Geometry | None, mean: Function) -> Function:
 
 def _after(state: State, update: Update) -> State:
     """The state with f^{t+1} in place of f^t."""
-    updates = () if state.job.family.closed else (*state.updates, update)
+    updates = () if state.job.closed else (*state.updates, update)
     return replace(state, t=update.version, f=update.after(state.f), updates=updates)
 
 

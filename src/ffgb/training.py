@@ -76,7 +76,6 @@ def train(
         costs = Costs()
         if config.validation and run is None:
             config, costs, _ = choose(config, dataset, parts, workers, setting_up)
-        assert config.rounds is not None  # resolved
         holdings, server_options = _federate(config, dataset, parts)
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
         learner = make_learner(config, dataset)
@@ -89,12 +88,18 @@ def train(
         else:
             state = server.start(algorithm, learner, loss, scale_target=not loss.classification, before=costs)
             metrics, before = [], 0.0
-        if state.t > config.rounds:
+        if state.t > config.exchanges:
             raise FFGBError(f"the run in {out} has {state.t} rounds already, more than --rounds {config.rounds}")
         if run is not None and run.config["rounds"] != config.rounds:
+            if config.one_round:
+                raise FFGBError(
+                    f"the run in {out} is one exchange for {run.config['rounds']} rounds; start another run"
+                )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
-        for after, line in () if over or should_stop() else server.rounds(state, config.rounds, stop=bool(config.stop)):
+        for after, line in (
+            () if over or should_stop() else server.rounds(state, config.exchanges, stop=bool(config.stop))
+        ):
             state = after
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
@@ -108,7 +113,7 @@ def train(
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
         data = Model(state.job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
-        finished = state.t == config.rounds or bool(config.stop and metrics and spent(metrics[-1]))
+        finished = state.t == config.exchanges or bool(config.stop and metrics and spent(metrics[-1]))
         if run is not None and finished:
             run.write_model(data)
             run.write_json("summary.json", summary)

@@ -148,12 +148,12 @@ def test_residual_and_iterates_stay_within_the_lemmas_bounds(seed: int, gamma: f
 
     f = rng.standard_normal((8, 3))
     f *= min(1.0, 2 * G / (gamma * mu) / norm(f))
-    g, gammas = FFGB(Theorem(mu), K, mu).client(t, OnPoints(1.0, values_family.zero(), f), y, loss, oracle, rng)  # type: ignore[arg-type]
+    g, notes = FFGB(Theorem(mu), K, mu).client(t, OnPoints(1.0, values_family.zero(), f), y, loss, oracle, rng)  # type: ignore[arg-type]
     assert norm(g.values) <= 2 * G / (gamma * mu) * (1 + 1e-9)
     for query in oracle.queries:
         # Δ^k = (1 − γ) · query^k, and query^k = Δ^{k-1} + gradient
         assert norm((1 - gamma) * query) <= (1 - gamma) / gamma * G * (1 + 1e-9)
-    np.testing.assert_allclose(gammas, gamma, atol=1e-9)
+    np.testing.assert_allclose(notes["gamma"], gamma, atol=1e-9)
 
 
 def test_with_the_residual_ffgb_finds_the_minimum_and_without_it_another_function() -> None:

@@ -14,17 +14,21 @@ import numpy as np
 import pytest
 
 from ffgb.aggregates import Moments
+from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.engines.local import Holding, LocalEngine, _balanced, in_parts
 from ffgb.errors import FFGBError
 from ffgb.features import Flatten, Standardize
 from ffgb.features.fourier import RandomFourier
 from ffgb.functions import Family
 from ffgb.learners.linear import Linear
+from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy
+from ffgb.losses import CrossEntropy, Loss, Square
 from ffgb.schedules import Power
 from ffgb.server import Server, State
 from ffgb.training import federate as run
@@ -63,19 +67,23 @@ def tensors(state: State) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["features", "linear", "mlp", "cnn", "tree"])
-def test_one_worker_two_workers_and_none_give_the_same_bits(name: str) -> None:
+@pytest.mark.parametrize("algorithm", [FFGB(Power(2.0), K=2, mu=0.01), FFGBC(Power(2.0), K=2, mu=0.01)], ids=["", "c"])
+def test_one_worker_two_workers_and_none_give_the_same_bits(name: str, algorithm: Algorithm) -> None:
+    same_for_any_number_of_workers(parts(), family(name), CrossEntropy(3), algorithm)
+
+
+@pytest.mark.parametrize("net", [True, False], ids=["net", "linear"])
+def test_lipschitz_functions_have_the_same_bits_too(net: bool) -> None:
+    rng = np.random.default_rng(5)
+    clients = [(rng.standard_normal((n, 3)).astype(np.float32), rng.standard_normal(n)) for n in (40, 1, 33, 50, 12, 7)]
+    learner = LipschitzMLP(Flatten(3), 1, (8, 8), steps=20) if net else Linear(RandomFourier(Flatten(3), 30, 1.0, 1), 1)
+    same_for_any_number_of_workers(clients, learner, Square(), FFGBL("auto", K=3, rounds=2))
+
+
+def same_for_any_number_of_workers(clients: list[Part], learner: Family, loss: Loss, algorithm: Algorithm) -> None:
     results = []
     for workers in (0, 1, 2):
-        state, lines = run(
-            parts(),
-            family(name),
-            CrossEntropy(3),
-            FFGB(Power(2.0), K=2, mu=0.01),
-            3,
-            tests=parts()[:2],
-            workers=workers,
-            participation=4,
-        )
+        state, lines = run(clients, learner, loss, algorithm, 3, tests=clients[:2], workers=workers, participation=4)
         results.append((tensors(state), [{k: v for k, v in line.items() if k != "seconds"} for line in lines]))
     for arrays, lines in results[1:]:
         assert lines == results[0][1]

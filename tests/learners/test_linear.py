@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog, minimize
+from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from ffgb.aggregates import Moments
-from ffgb.features import Flatten, Standardize
+from ffgb.features import Concatenate, Flatten, Standardize
 from ffgb.features.fourier import RandomFourier, bandwidth
 from ffgb.learners.linear import Linear
 
@@ -78,3 +80,82 @@ def test_the_bandwidth_is_half_the_typical_distance() -> None:
     distance = np.linalg.norm(x[:2000] - x[2000:], axis=1)
     sigma = bandwidth(Moments.of(x).variance)
     assert sigma == pytest.approx(0.5 * np.sqrt(np.mean(distance**2)), rel=0.05)
+
+
+def digits(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels of some digits, and the gradient of cross entropy at 0 there, which is what an oracle is asked first."""
+    x, y = load_digits(return_X_y=True)
+    some = np.random.default_rng(seed).permutation(len(x))[:rows]
+    return (x[some] / 16.0).astype(np.float32), 0.1 - np.eye(10)[y[some]]
+
+
+def least_sup_error(z: np.ndarray, phi: np.ndarray) -> float:
+    """min over w of max |z w − φ|, by a linear program."""
+    n, d = z.shape
+    ones = np.ones((n, 1))
+    bounds = [(None, None)] * d + [(0, None)]
+    program = linprog(
+        np.r_[np.zeros(d), 1.0], np.block([[z, -ones], [-z, -ones]]), np.r_[phi, -phi], bounds=bounds, method="highs"
+    )
+    return float(program.fun)
+
+
+@pytest.mark.parametrize("rows", [150, 400, 1437])
+def test_the_minimax_fit_comes_near_the_linear_programs_optimum(rows: int) -> None:
+    z, phi = digits(rows, rows)
+    family = Linear(Flatten(64), 10, ridge=1e-9)
+    error = np.abs(family.member(family.minimax(z)(phi, np.random.default_rng(0)))(z) - phi)
+    with_constant = np.c_[z, np.ones(rows)].astype(np.float64)
+    optimum = max(least_sup_error(with_constant, phi[:, j]) for j in range(10))
+    assert optimum * (1 - 1e-6) <= error.max() <= 1.1 * optimum
+    least_squares = family.member(family.least_squares(z)(phi, np.random.default_rng(0)))(z)
+    assert error.max() < 0.8 * np.abs(least_squares - phi).max()
+
+
+@pytest.mark.parametrize(("n", "d"), [(6, 10), (14, 5)], ids=["dual", "primal"])
+def test_the_minimax_fit_weighs_the_ridge_as_it_says(n: int, d: int) -> None:
+    rng = np.random.default_rng(n)
+    z, phi = rng.standard_normal((n, d)).astype(np.float32), rng.standard_normal((n, 1))
+    family = Linear(Flatten(d), 1, ridge=0.05, intercept=0.0)
+    ridge = 0.05 * float(np.square(z).sum()) / n
+    w = family.minimax(z)(phi, rng)["weight"][:-1, 0]
+    # the same by a general solver: min t + λ‖w‖² with t ≥ (z_j w − φ_j)² for all j
+    start = np.r_[np.zeros(d), float(np.square(phi).max())]
+    constraint = {"type": "ineq", "fun": lambda v: v[-1] - np.square(z @ v[:-1] - phi[:, 0])}
+    best = minimize(lambda v: v[-1] + ridge * v[:-1] @ v[:-1], start, constraints=constraint, method="SLSQP")
+    found = np.square(z @ w - phi[:, 0]).max() + ridge * w @ w
+    assert best.fun * (1 - 1e-3) <= found <= best.fun * 1.05
+
+
+def test_features_and_their_derivatives_agree_with_finite_differences() -> None:
+    rng = np.random.default_rng(0)
+    inner = Flatten(4)
+    maps = [RandomFourier(inner, 32, 1.5, 0, kernel) for kernel in ("gaussian", "arc-cosine")]
+    for features in (inner, *maps, Concatenate((inner, *maps), (0.5, 2.0, 1.0))):
+        assert features.metric is inner or features is inner
+        s = rng.standard_normal((20, 4))
+        z, dz = features.jacobian(s)
+        np.testing.assert_allclose(z, features(s), atol=1e-5)
+        numeric = np.stack([(features(s + 1e-3 * e) - features(s - 1e-3 * e)) / 2e-3 for e in np.eye(4)], axis=1)
+        assert (np.abs(dz - numeric) < 5e-3).mean() > 0.99  # but at the kinks of rectified units
+        weight = rng.standard_normal((features.dimension, 2))
+        steepest = max(np.linalg.norm(dz[j] @ weight, 2) for j in range(20))
+        assert steepest <= features.lipschitz(weight) * (1 + 1e-5)
+    # parts that measure distances differently have only themselves to measure by
+    apart = Concatenate((inner, RandomFourier(Standardize(inner, np.zeros(4), np.ones(4)), 8, 1.0, 0)), (1.0, 1.0))
+    assert apart.metric is apart
+    assert apart.jacobian(np.zeros((1, 12)))[1].shape == (1, 12, 12)
+
+
+def test_the_lipschitz_fit_minimises_values_and_derivatives() -> None:
+    rng = np.random.default_rng(0)
+    points, samples = rng.standard_normal((60, 3)), rng.standard_normal((40, 3))
+    family = Linear(Flatten(3), 1)
+    fit, jet = family.sobolev(points, samples)
+    slope = np.array([[0.5], [-1.0], [2.0]])
+    wanted = np.concatenate([points @ slope + 3.0, np.tile(slope, (40, 1))])
+    w = fit(wanted, 10.0, rng)
+    np.testing.assert_allclose(w["weight"][:, 0], [0.5, -1.0, 2.0, 3.0], atol=1e-3)
+    np.testing.assert_allclose(jet(w), wanted, atol=1e-2)
+    short = fit(wanted, 1.0, rng)  # not steeper than allowed
+    assert family.lipschitz(short) <= 1.0 + 1e-6

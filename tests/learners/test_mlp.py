@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import replace
+from typing import final
 
 import numpy as np
 import pytest
@@ -12,7 +13,19 @@ import pytest
 from ffgb.errors import FFGBError
 from ffgb.features import Flatten
 from ffgb.functions import Array, Parameters
-from ffgb.learners.mlp import MLP, _Net, _with_ones, batches
+from ffgb.learners.mlp import (
+    MLP,
+    POWER,
+    Descent,
+    _Descent,
+    _Net,
+    _with_ones,
+    anneal,
+    batches,
+    drawn,
+    emphasise,
+    interval,
+)
 
 SHAPES = [(), (7,), (32, 32), (20, 33, 5)]
 
@@ -195,6 +208,118 @@ def test_it_learns() -> None:
     member = family.least_squares(z)(phi, np.random.default_rng(0))
     h = family.members({name: p[None] for name, p in member.items()}, z)[0]
     assert np.mean((h - phi) ** 2) < 0.02 * np.mean(phi**2)
+
+
+def largest_error(family: MLP, member: Parameters, z: Array, phi: Array) -> float:
+    return float(np.abs(family.members({name: p[None] for name, p in member.items()}, z)[0] - phi).max())
+
+
+@pytest.mark.parametrize(("n", "batch", "steps"), [(200, 200, 200), (300, 64, 150), (300, 64, 600)])
+def test_minimax_has_smaller_largest_errors_in_as_many_steps(n: int, batch: int, steps: int) -> None:
+    for seed in range(3):
+        z, phi = problem(n, seed=seed)
+        family = MLP(Flatten(19), 3, steps=steps, batch=batch)
+        plain, member = (fit(z)(phi, np.random.default_rng(seed)) for fit in (family.least_squares, family.minimax))
+        assert largest_error(family, member, z, phi) < largest_error(family, plain, z, phi)
+
+
+@final
+class Wandering(Descent):
+    """A fit that goes through given errors."""
+
+    interval = 4
+
+    def __init__(self, errors: list[float]) -> None:
+        self.parameters, self.errors, self.seen = np.zeros(1), errors, list[tuple[float, float]]()
+
+    def step(self, power: float = 2.0, rate: float = 1.0) -> None:
+        self.seen.append((power, rate))
+        self.parameters += 1.0
+
+    def look(self) -> float:
+        return self.errors[int(self.parameters[0])]
+
+
+def test_the_best_of_what_was_looked_at_is_kept() -> None:
+    errors = [0.0] * 6 + [5.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, np.nan, 0.0, 0.0, 0.0, 4.0, 0.0, 6.0]
+    walk = Wandering(errors)  # looked at before steps 6, 10, 14, 18 of 20, and after the last
+    anneal(walk, 20)
+    assert walk.parameters[0] == 10
+    powers, rates = (list(column) for column in zip(*walk.seen, strict=True))
+    assert powers[:7] == [2.0] * 7
+    assert powers == sorted(powers)
+    assert 0.9 * POWER < powers[-1] < POWER
+    assert rates[:11] == [1.0] * 11
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert 0.1 < rates[-1] < 0.2
+    lost = Wandering([np.nan] * 21)
+    anneal(lost, 20)
+    assert lost.parameters[0] == 20
+
+
+def test_minimax_returns_the_best_of_what_it_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, phi = problem(200)
+    family = MLP(Flatten(19), 3, steps=120, batch=32, learning_rate=0.1)  # too fast: the last is not the best
+    looked: list[float] = []
+    look = _Descent.look
+
+    def noted(self: _Descent) -> float:
+        looked.append(look(self))
+        return looked[-1]
+
+    monkeypatch.setattr(_Descent, "look", noted)
+    member = family.minimax(z)(phi, np.random.default_rng(0))
+    assert len(looked) == 4
+    assert largest_error(family, member, z, phi) == pytest.approx(min(looked), rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 16, 50])
+def test_minimax_is_a_function_of_points_values_and_randomness(n: int) -> None:
+    z, phi = problem(n)
+    z[:, 3] = 0.0
+    family = MLP(Flatten(19), 3, steps=40, batch=16)
+    fit = family.minimax(z)
+    first = fit(phi, np.random.default_rng(5))
+    fit(2.0 * phi, np.random.default_rng(6))
+    again = family.minimax(z.copy())(phi.copy(), np.random.default_rng(5))
+    start = family.initial(np.random.default_rng(5))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    np.testing.assert_array_equal(first["0.weight"][:, 3], start["0.weight"][:, 3])
+
+
+def test_minimax_at_the_edge() -> None:
+    z, phi = problem(20)
+    family = MLP(Flatten(19), 3, steps=0)
+    start = family.initial(np.random.default_rng(0))
+    np.testing.assert_array_equal(family.minimax(z)(phi, np.random.default_rng(0))["0.weight"], start["0.weight"])
+    for wrong in (np.nan, 1e200, 0.0):
+        for batch in (8, 128):
+            replace(family, steps=5, batch=batch).minimax(z)(np.full_like(phi, wrong), np.random.default_rng(0))
+
+
+def test_emphasis_is_the_gradient_of_a_power_but_for_its_norm() -> None:
+    rng = np.random.default_rng(0)
+    errors = rng.standard_normal((3, 20)).astype(np.float32)
+    for power in (2.0, 3.0, 8.0):
+        expected = np.sign(errors) * np.abs(errors.astype(np.float64)) ** (power - 1)
+        ours = errors.copy()
+        emphasise(ours, power)
+        np.testing.assert_allclose(ours, expected * np.linalg.norm(errors) / np.linalg.norm(expected), rtol=1e-4)
+    emphasise(nothing := np.zeros(4, np.float32), 8.0)
+    assert not nothing.any()
+
+
+def test_rows_are_drawn_by_their_shares() -> None:
+    shares = np.array([0.0, 1.0, 2.0, 5.0])
+    rows = list(drawn(shares, 16, 5, np.random.default_rng(0)))
+    assert [len(r) for r in rows] == [16] * 5
+    np.testing.assert_allclose(np.bincount(np.concatenate(rows), minlength=4), 10 * shares, atol=1)
+    for without in (np.zeros(4), np.full(4, np.nan), np.full(4, np.inf)):
+        every = np.concatenate(list(drawn(without, 4, 3, np.random.default_rng(0))))
+        assert np.bincount(every, minlength=4).tolist() == [3] * 4
+    assert interval(1_000, 128) == 32
+    assert interval(12_800, 128) == 200
 
 
 def test_the_start_is_uniform_as_in_torch() -> None:

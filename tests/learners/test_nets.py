@@ -12,6 +12,7 @@ import pytest
 from ffgb import trust
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Parameters
+from ffgb.learners import nets
 from ffgb.learners.mlp import batches
 from ffgb.learners.nets import Net
 
@@ -137,6 +138,44 @@ def test_the_fit_is_a_function_of_points_values_and_randomness() -> None:
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
         assert not np.array_equal(first[name], start(family, 5)[name])
+
+
+def largest_error(family: Net, member: Parameters, x: Array, phi: Array) -> float:
+    return float(np.abs(family.members({name: p[None] for name, p in member.items()}, x)[0] - phi).max())
+
+
+@pytest.mark.parametrize("module", ["cnn", "mine:tiny"])
+def test_minimax_has_smaller_largest_errors_in_as_many_steps(module: str, tiny: str) -> None:
+    x, phi = problem(120)
+    family = Net(SMALL, 3, module, steps=100, batch=32)
+    plain, member, again = (
+        fit(x)(phi, np.random.default_rng(1)) for fit in (family.least_squares, family.minimax, family.minimax)
+    )
+    assert list(member) == list(family.spec)
+    assert largest_error(family, member, x, phi) < 0.95 * largest_error(family, plain, x, phi)
+    for name in member:
+        np.testing.assert_array_equal(member[name], again[name])
+
+
+def test_minimax_keeps_what_members_are_best_at(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
+    # Dropout is for steps only: the nets that are compared are those that will be evaluated.
+    trust.register(
+        "mine:drop", lambda shape, outputs: nn.Sequential(trust._known[tiny](shape, outputs), nn.Dropout(0.5))
+    )
+    x, phi = problem(30)
+    family = Net(SMALL, 3, "mine:drop", steps=100, batch=16, learning_rate=0.1)
+    looked: list[float] = []
+    look = nets._Descent.look
+
+    def noted(self: nets._Descent) -> float:
+        looked.append(look(self))
+        return looked[-1]
+
+    monkeypatch.setattr(nets._Descent, "look", noted)
+    member = family.minimax(x)(phi, np.random.default_rng(1))
+    assert len(looked) == 4
+    assert largest_error(family, member, x, phi) == pytest.approx(min(looked), rel=1e-4)
+    family.minimax(x)(np.full_like(phi, np.nan), np.random.default_rng(1))
 
 
 def test_another_process_gets_the_same_bits() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.datasets import load_diabetes
 from sklearn.tree import DecisionTreeRegressor
 
@@ -58,3 +60,32 @@ def test_a_constant_query_and_a_single_point() -> None:
 def test_depth_is_bounded() -> None:
     with pytest.raises(FFGBError, match="depth 1 … 12"):
         Tree(Flatten(2), 1, depth=13)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 60))
+def test_minimax_leaves_have_the_least_largest_error_of_all_values_for_their_points(
+    seed: int, depth: int, n: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, phi = rng.standard_normal((n, 3)).astype(np.float32), rng.standard_normal((n, 2))
+    family = Tree(Flatten(3), 2, depth=depth)
+    plain, fit = (
+        family.least_squares(x)(phi, np.random.default_rng(0)),
+        family.minimax(x)(phi, np.random.default_rng(0)),
+    )
+    np.testing.assert_array_equal(fit["threshold"], plain["threshold"])  # the same tree
+    values = family.member(fit)(x)
+    leaf = np.unique(np.c_[family.member(plain)(x), values], axis=0, return_inverse=True)[1]
+    for j in range(leaf.max() + 1):
+        some = phi[leaf == j]
+        half_range = (some.max(axis=0) - some.min(axis=0)) / 2
+        assert (np.abs(some - values[leaf == j]).max(axis=0) <= half_range + 1e-12).all()
+    assert np.abs(values - phi).max() <= np.abs(family.member(plain)(x) - phi).max() + 1e-12
+
+
+def test_a_tree_has_no_lipschitz_constant() -> None:
+    family = Tree(Flatten(2), 1)
+    with pytest.raises(FFGBError, match="jumps"):
+        family.sobolev(np.zeros((1, 2)), np.zeros((1, 2)))
+    with pytest.raises(FFGBError, match="continuous"):
+        family.lipschitz({})

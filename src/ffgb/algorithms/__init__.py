@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from ffgb.functions import Array, Function, OnPoints
+from ffgb.aggregates import Ask
+from ffgb.features import Points
+from ffgb.functions import Array, Family, Function, OnPoints
+from ffgb.geometry import Geometry
 from ffgb.losses import Loss
-from ffgb.oracles import WO2, Oracle
+from ffgb.oracles import Oracle
+
+Notes: TypeAlias = dict[str, list[float]]
+"""What a client measured in a round, by name: γ of each oracle call, and whatever else the algorithm counts."""
 
 
 class Algorithm(ABC):
     """A client procedure for the server of Algorithm 1: a final, frozen dataclass that implements these names."""
 
-    oracle: ClassVar[type[WO2]]
-    """The weak-learning oracle in a client's own geometry; a client has one, made for its points."""
+    clips: ClassVar[bool] = False
+    """Its terms are clipped, so that a sum of members of a closed family is no longer one."""
+
+    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
+    """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
 
     search: bool
     """The server looks for the best step along the mean of the clients' increments, by the slopes they report."""
@@ -27,19 +37,30 @@ class Algorithm(ABC):
     mu: float
     """Tikhonov regularisation."""
 
+    def prepared(self, ask: Ask, family: Family, loss: Loss, scale: Array) -> Algorithm:
+        """The algorithm with what it must know of all clients' points; targets are divided by `scale` in training."""
+        return self
+
+    @abstractmethod
+    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+        """The weak-learning oracle of a client, made once for its points."""
+
     @abstractmethod
     def client(
         self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
-    ) -> tuple[OnPoints, list[float]]:
-        """From f^t to the client's g^{K+1,t}, with the γ of each oracle call that can be measured at the client."""
+    ) -> tuple[OnPoints, Notes]:
+        """From f^t to the client's g^{K+1,t}, with what it noted: "gamma" of each oracle call that it can measure."""
 
     @abstractmethod
     def eta(self, k: int, t: int) -> float:
         """η^{k,t}."""
 
-    @abstractmethod
     def decay(self, t: int) -> float:
-        """What is left of f^t in every client's g^{K+1,t}."""
+        """Π_k (1 − μη^{k,t}): what is left of f^t after round t, the same in every client's g^{K+1,t}."""
+        decay = 1.0
+        for k in range(1, self.K + 1):
+            decay *= 1.0 - self.mu * self.eta(k, t)
+        return decay
 
     @abstractmethod
     def project(self, f: Function) -> Function:

@@ -7,15 +7,17 @@ residual it is restricted functional gradient descent (RFGD), that is, gradient 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm
+from ffgb.algorithms import Algorithm, Notes
 from ffgb.errors import FFGBError
-from ffgb.functions import Array, Function, OnPoints
+from ffgb.features import Points
+from ffgb.functions import Array, Family, Function, OnPoints
+from ffgb.geometry import Geometry
 from ffgb.losses import Loss
-from ffgb.oracles import WO2, Oracle
+from ffgb.oracles import WO2, Oracle, shared_oracle
 from ffgb.schedules import Schedule, capped
 
 
@@ -30,8 +32,6 @@ class FFGB(Algorithm):
     residual: bool = True
     search: bool = False
 
-    oracle: ClassVar[type[WO2]] = WO2
-
     def __post_init__(self) -> None:
         if self.K < 1:
             raise FFGBError(f"a client takes at least one local step, not {self.K}")
@@ -42,27 +42,24 @@ class FFGB(Algorithm):
         """η^{k,t}, never above 1/μ."""
         return capped(self.schedule(k, t, self.K), self.mu)
 
-    def decay(self, t: int) -> float:
-        """Π_k (1 − μη^{k,t}): what is left of f^t after round t, the same for every client."""
-        decay = 1.0
-        for k in range(1, self.K + 1):
-            decay *= 1.0 - self.mu * self.eta(k, t)
-        return decay
+    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+        z = points.features(family.features)
+        return WO2(family, z) if geometry is None else shared_oracle(family, z, geometry)
 
     def client(
         self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
-    ) -> tuple[OnPoints, list[float]]:
+    ) -> tuple[OnPoints, Notes]:
         """Algorithm 2: g^{K+1,t} of one client, and the γ of each of its oracle calls."""
         Δ, g, gammas = np.zeros(()), f, []  # line 2
         for k in range(1, self.K + 1):  # line 3
             gradient = oracle.sees(loss.gradient(g.values, y))
-            h, seen, gamma = oracle(Δ + gradient, rng)  # line 4
+            h, seen, gamma, _ = oracle(Δ + gradient, rng)  # line 4
             g = (1.0 - self.mu * self.eta(k, t)) * g - self.eta(k, t) * h  # line 5: g − η(h + μg)
             if self.residual:
                 Δ = Δ + gradient - seen  # line 6
             if gamma is not None:
                 gammas.append(gamma)
-        return g, gammas  # line 8
+        return g, {"gamma": gammas}  # line 8
 
     def project(self, f: Function) -> Function:
         return f  # C is all of L²(α)

@@ -11,14 +11,17 @@ import dataclasses
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
 from ffgb.aggregates import Moments
 from ffgb.functions import Array
+
+Result = TypeVar("Result")
 
 
 class FeatureMap(ABC):
@@ -37,6 +40,21 @@ class FeatureMap(ABC):
         """Sizes of consecutive groups of features; a cheap geometry takes groups to be uncorrelated."""
         return (self.dimension,)
 
+    @property
+    def metric(self) -> FeatureMap:
+        """The map to s in R^d where distances are taken and derivatives by; these features are smooth functions of
+        s."""
+        return self
+
+    def jacobian(self, s: Array) -> tuple[Array, Array]:
+        """Features (m, D) at places s (m, d) of the metric space, and their derivatives (m, d, D)."""
+        m, d = s.shape
+        return s.astype(np.float32), np.broadcast_to(np.eye(d, dtype=np.float32), (m, d, d))
+
+    def lipschitz(self, weight: Array) -> float:
+        """A bound on the Lipschitz constant of s ↦ Φ(s) W, for W (D, c), that holds everywhere."""
+        return spectral_norm(weight)
+
     @cached_property
     def fingerprint(self) -> str:
         """The same for two maps that are the same function."""
@@ -54,6 +72,11 @@ class After(FeatureMap):
 
     def __call__(self, x: Array) -> Array:
         return self.after(self.inner(x))
+
+
+def spectral_norm(matrix: Array) -> float:
+    """The largest singular value."""
+    return float(np.linalg.norm(matrix.astype(np.float64), 2)) if matrix.size else 0.0
 
 
 def _content(value: Any) -> bytes:
@@ -131,6 +154,30 @@ class Concatenate(FeatureMap):
     @property
     def blocks(self) -> tuple[int, ...]:
         return tuple(size for part in self.parts for size in part.blocks)
+
+    @property
+    def metric(self) -> FeatureMap:
+        first, *others = (part.metric for part in self.parts)
+        # parts that have different ideas of distance are taken for coordinates of one space
+        return first if all(other.fingerprint == first.fingerprint for other in others) else self
+
+    def jacobian(self, s: Array) -> tuple[Array, Array]:
+        if self.metric is self:
+            return super().jacobian(s)
+        parts = [(f * z, f * dz) for f, (z, dz) in self._each(lambda part, columns: part.jacobian(s))]
+        return np.concatenate([z for z, _ in parts], axis=1), np.concatenate([dz for _, dz in parts], axis=2)
+
+    def lipschitz(self, weight: Array) -> float:
+        if self.metric is self:
+            return super().lipschitz(weight)
+        return sum(f * bound for f, bound in self._each(lambda part, columns: part.lipschitz(weight[columns])))
+
+    def _each(self, of: Callable[[FeatureMap, slice], Result]) -> Iterator[tuple[float, Result]]:
+        """Something of every part, with its factor; columns are the part's own."""
+        start = 0
+        for part, factor in zip(self.parts, self.factors, strict=True):
+            yield factor, of(part, slice(start, start + part.dimension))
+            start += part.dimension
 
     def __call__(self, x: Array) -> Array:
         z, start = np.empty((len(x), self.dimension), np.float32), 0

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from ffgb.errors import FFGBError
-from ffgb.features import After, FeatureMap
+from ffgb.features import After, FeatureMap, spectral_norm
 from ffgb.functions import Array
 from ffgb.seeds import stream
 
@@ -68,6 +68,26 @@ class RandomFourier(After):
             np.cos(z, out=z)
         z *= np.float32(math.sqrt(2.0 / self.count))
         return z
+
+    @property
+    def metric(self) -> FeatureMap:
+        return self.inner
+
+    def jacobian(self, s: Array) -> tuple[Array, Array]:
+        frequencies, phases = self._draw
+        s = s.astype(np.float32)
+        angle = s @ frequencies + phases
+        slope = (angle > 0).astype(np.float32) if self.kernel == "arc-cosine" else -np.sin(angle)
+        slope *= np.float32(math.sqrt(2.0 / self.count))
+        return self.after(s), slope[:, None, :] * frequencies
+
+    def lipschitz(self, weight: Array) -> float:
+        # ∇(Φ W) = Ω diag(a) W with entries |a_j| ≤ √(2/D)
+        return math.sqrt(2.0 / self.count) * self._norm * spectral_norm(weight)
+
+    @cached_property
+    def _norm(self) -> float:
+        return spectral_norm(self._draw[0])
 
 
 def bandwidth(variance: Array, kernel: str = "gaussian") -> float:

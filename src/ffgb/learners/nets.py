@@ -17,7 +17,7 @@ import numpy as np
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features import FeatureMap, Flatten
 from ffgb.functions import Array, Family, Fit, Parameters
-from ffgb.learners.mlp import batches
+from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval
 from ffgb.trust import named
 
 if TYPE_CHECKING:
@@ -86,34 +86,24 @@ class Net(Family):
 
     def least_squares(self, z: Array) -> Fit:
         """Adam on the mean over a batch of ‖h(x) − φ(x)‖², as `MLP.least_squares` does it."""
-        n, size = len(z), min(len(z), self.batch)
 
         def fit(phi: Array, rng: np.random.Generator) -> Parameters:
             with _sealed(int(rng.integers(2**63))):
-                import torch
+                descent = _Descent(self, z, phi, rng)
+                for _ in range(self.steps):
+                    descent.step()
+                return descent.member()
 
-                module = self._build().train()
-                points, target = (
-                    torch.from_numpy(_arranged(module, z.reshape(n, *self.shape))),
-                    torch.tensor(phi, dtype=torch.float32),
-                )
-                x, y = torch.empty((size, *points.shape[1:])), torch.empty((size, self.outputs))
-                flat = _flattened(module)
-                adam = torch.optim.Adam([flat], lr=self.learning_rate, fused=True)
-                rows = batches(n, size, rng)
-                for step in range(self.steps):
-                    if size < n or step == 0:
-                        # index_select into a buffer takes a third of the time of points[batch].
-                        batch = torch.from_numpy(next(rows) if size < n else np.arange(n))
-                        torch.index_select(points, 0, batch, out=x)
-                        torch.index_select(target, 0, batch, out=y)
-                    assert flat.grad is not None
-                    flat.grad.zero_()
-                    h = module(x)
-                    # By h, the gradient of ((h - y) ** 2).sum(1).mean().
-                    h.backward((h.detach() - y).mul_(2.0 / size))
-                    adam.step()
-                return {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
+        return fit
+
+    def minimax(self, z: Array) -> Fit:
+        """The same steps, turned to the points and outputs that are fitted worst, as `MLP.minimax` does it."""
+
+        def fit(phi: Array, rng: np.random.Generator) -> Parameters:
+            with _sealed(int(rng.integers(2**63))), np.errstate(all="ignore"):
+                descent = _Descent(self, z, phi, rng)
+                anneal(descent, self.steps)
+                return descent.member()
 
         return fit
 
@@ -133,6 +123,62 @@ class Net(Family):
                 f"the module {self.module!r} has buffers, as BatchNorm does; weak learners have only parameters"
             )
         return module
+
+
+@final
+class _Descent(Descent):
+    """A module on its way, from a random start."""
+
+    def __init__(self, family: Net, z: Array, phi: Array, rng: np.random.Generator) -> None:
+        import torch
+
+        n, size = len(z), min(len(z), family.batch)
+        self._module = family._build().train()
+        self._points = torch.from_numpy(_arranged(self._module, z.reshape(n, *family.shape)))
+        self._target = torch.tensor(phi, dtype=torch.float32)
+        self._x, self._y = torch.empty((size, *self._points.shape[1:])), torch.empty((size, family.outputs))
+        self._flat = _flattened(self._module)
+        self._adam = torch.optim.Adam([self._flat], lr=family.learning_rate, fused=True)
+        self._rate, self._rng, self._rows = family.learning_rate, rng, batches(n, size, rng)
+        self.parameters, self.interval = self._flat.numpy(), interval(n, size)
+        self._whole = size == n
+        if self._whole:
+            self._take(np.arange(n))
+
+    def step(self, power: float = 2.0, rate: float = 1.0) -> None:
+        if not self._whole:
+            self._take(next(self._rows))
+        assert self._flat.grad is not None
+        self._flat.grad.zero_()
+        h = self._module(self._x)
+        errors = h.detach() - self._y
+        emphasise(errors.numpy(), power)
+        # By h, the gradient of ((h - y) ** 2).sum(1).mean(), if nothing is emphasised.
+        h.backward(errors.mul_(2.0 / len(errors)))
+        self._adam.param_groups[0]["lr"] = rate * self._rate
+        self._adam.step()
+
+    def look(self) -> float:
+        import torch
+
+        self._module.eval()  # as members are evaluated
+        pieces = zip(*(torch.split(all_, POINTS_IN_A_PASS) for all_ in (self._points, self._target)), strict=True)
+        with torch.no_grad():
+            worst = torch.cat([(self._module(x) - y).abs().amax(1) for x, y in pieces]).numpy()
+        self._module.train()
+        self._rows = drawn(worst**CARE, len(self._x), self.interval, self._rng)
+        return float(worst.max())
+
+    def member(self) -> Parameters:
+        return {name: p.detach().numpy().copy() for name, p in self._module.named_parameters()}
+
+    def _take(self, batch: Array) -> None:
+        import torch
+
+        # index_select into a buffer takes a third of the time of points[batch].
+        rows = torch.from_numpy(batch)
+        torch.index_select(self._points, 0, rows, out=self._x)
+        torch.index_select(self._target, 0, rows, out=self._y)
 
 
 @contextmanager

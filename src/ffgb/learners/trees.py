@@ -15,7 +15,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, Parameters
+from ffgb.functions import Array, Family, Fit, JetFit, Parameters
 
 MAX_DEPTH = 12
 
@@ -47,15 +47,10 @@ class Tree(Family):
         }
 
     def members(self, stack: Parameters, z: Array) -> Array:
-        m, rows = len(stack["feature"]), np.arange(len(z))
+        m = len(stack["feature"])
         out = np.empty((m, len(z), self.outputs))
         for tree in range(m):
-            feature, threshold = stack["feature"][tree], stack["threshold"][tree]
-            node = np.zeros(len(z), np.intp)
-            for _ in range(self.depth):
-                # not (x <= t), rather than x > t: NaN goes right, as in scikit-learn's own comparison
-                node = 2 * node + 1 + ~(z[rows, feature[node]] <= threshold[node])
-            out[tree] = stack["value"][tree][node - len(feature)]
+            out[tree] = stack["value"][tree][self._leaves(stack["feature"][tree], stack["threshold"][tree], z)]
         return out
 
     def least_squares(self, z: Array) -> Fit:
@@ -68,6 +63,35 @@ class Tree(Family):
             return self._perfect(cart.fit(z, phi).tree_)
 
         return fit
+
+    def minimax(self, z: Array) -> Fit:
+        """The same tree, each leaf in the middle of the range of φ in it: of all values for a leaf, the one whose
+        largest error is least."""
+        grow = self.least_squares(z)
+
+        def fit(phi: Array, rng: np.random.Generator) -> Parameters:
+            tree = dict(grow(phi, rng))
+            leaf = self._leaves(tree["feature"], tree["threshold"], z)
+            low, high = np.full(tree["value"].shape, np.inf), np.full(tree["value"].shape, -np.inf)
+            np.minimum.at(low, leaf, phi)
+            np.maximum.at(high, leaf, phi)
+            empty = low > high  # leaves that no point reaches
+            low[empty], high[empty] = 0.0, 0.0
+            tree["value"] = 0.5 * (low + high)
+            return tree
+
+        return fit
+
+    def sobolev(self, points: Array, samples: Array) -> JetFit:
+        raise FFGBError("a tree jumps, so it has no Lipschitz constant for FFGB.L; choose --learner features or mlp")
+
+    def _leaves(self, feature: Array, threshold: Array, z: Array) -> Array:
+        """The leaf of a perfect tree that each point falls into."""
+        rows, node = np.arange(len(z)), np.zeros(len(z), np.intp)
+        for _ in range(self.depth):
+            # not (x <= t), rather than x > t: NaN goes right, as in scikit-learn's own comparison
+            node = 2 * node + 1 + ~(z[rows, feature[node]] <= threshold[node])
+        return node - len(feature)
 
     def _perfect(self, tree: object) -> Parameters:
         """scikit-learn's arrays of nodes as a perfect tree."""

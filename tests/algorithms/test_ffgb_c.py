@@ -1,0 +1,165 @@
+"""FFGB.C: by hand, the lemmas behind its clips, and its sums of clipped terms through the real server."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms.ffgb_c import FFGBC, radii
+from ffgb.errors import FFGBError
+from ffgb.features import Flatten, Points
+from ffgb.functions import Array, Clipped, Family, OnPoints, OpenSum
+from ffgb.learners.linear import Linear
+from ffgb.learners.mlp import MLP
+from ffgb.learners.trees import Tree
+from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
+from ffgb.schedules import Constant, Power, Theorem
+from ffgb.theory import ExactGamma, Finite, least_ball
+from ffgb.training import federate
+
+
+def run(
+    algorithm: FFGBC, oracle: Any, y: Array, loss: Loss, f: Array, t: int = 0
+) -> tuple[Array, dict[str, list[float]]]:
+    at = OnPoints(1.0, ExactGamma.nothing, f)
+    g, notes = algorithm.client(t, at, y, loss, oracle, np.random.default_rng(0))
+    return g.values, notes
+
+
+def test_one_client_by_hand() -> None:
+    # Huber with δ = 1 (G = 1), y = (3, 0), f = 0, h = φ/2, μ = 1/10, η = 1/2, K = 2; G¹ = 1, G² = 3.
+    algorithm = FFGBC(Constant(0.5), K=2, mu=0.1, gamma=0.5)
+    values, notes = run(algorithm, ExactGamma(0.5), np.array([3.0, 0.0]), Huber(), np.zeros((2, 1)))
+    # k = 1: gradient (−1, 0), h = (−1/2, 0), g = (1/4, 0), Δ = (−1/2, 0)
+    # k = 2: gradient (−1, 1/4 − 1/4 …): at the second point g = 0, gradient 0; query (−3/2, 0), h = (−3/4, 0)
+    np.testing.assert_allclose(values[:, 0], [0.95 * 0.25 + 0.5 * 0.75, 0.0])
+    assert notes == {"gamma": [0.5, 0.5], "clipped": [0.0, 0.0], "clipped_residual": [0.0, 0.0]}
+
+
+def test_clips_that_bite_by_hand() -> None:
+    # γ is claimed to be 0.9, and is 0.5: G¹ = 1/9, G² = 11/9.  Δ¹ = −1/2 is clipped to −1/9.
+    algorithm = FFGBC(Constant(0.5), K=2, mu=0.1, gamma=0.9)
+    values, notes = run(algorithm, ExactGamma(0.5), np.array([3.0]), Huber(), np.zeros((1, 1)))
+    np.testing.assert_allclose(values[0, 0], 0.95 * 0.25 + 0.5 * 0.5 * (1 + 1 / 9))
+    assert notes["clipped_residual"] == [1.0, 1.0]
+    assert notes["clipped"] == [0.0, 0.0]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 1.0), st.integers(1, 12), st.integers(0, 5), st.booleans())
+def test_lemmas_of_the_exact_oracle(seed: int, gamma: float, K: int, t: int, given_gamma: bool) -> None:
+    rng = np.random.default_rng(seed)
+    mu, y, loss = 0.1, rng.integers(0, 3, 8), CrossEntropy(3)
+    G = loss.entry_bound
+    ball = least_ball(mu, G, gamma)
+    f = np.clip(rng.standard_normal((8, 3)) * ball, -ball, ball)
+    algorithm = FFGBC(Theorem(mu, 4.0), K, mu, gamma if given_gamma else None)
+    values, notes = run(algorithm, ExactGamma(gamma), y, loss, f, t)
+    assert sum(notes["clipped"]) == sum(notes["clipped_residual"]) == 0  # the two clips change nothing
+    assert np.abs(values).max() <= ball * (1 + 1e-9)  # ‖g‖_∞ ≤ 2G/(μγ)
+    # without clips, to the bit: so these steps are FFGB's
+    plain = FFGB(Theorem(mu, 4.0), K, mu)
+    at = OnPoints(1.0, ExactGamma.nothing, f)
+    same, _ = plain.client(t, at, y, loss, ExactGamma(gamma), np.random.default_rng(0))
+    np.testing.assert_array_equal(values, same.values)
+
+
+def families() -> list[Any]:
+    return [
+        pytest.param(Linear(Flatten(4), 3, ridge=1e-3), id="linear"),
+        pytest.param(Tree(Flatten(4), 3, depth=3), id="tree"),
+        pytest.param(MLP(Flatten(4), 3, hidden=(8,), steps=60, batch=16), id="mlp"),
+    ]
+
+
+@pytest.mark.parametrize("family", families())
+@given(seed=st.integers(0, 2**32 - 1), K=st.integers(1, 5))
+def test_clips_change_nothing_at_a_clients_points_if_gamma_is_what_was_measured(
+    family: Family, seed: int, K: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, y, loss, mu = rng.standard_normal((12, 4)).astype(np.float32), rng.integers(0, 3, 12), CrossEntropy(3), 0.1
+    algorithm = FFGBC(Power(4.0), K, mu)
+    oracle = algorithm.oracle(family, Points(0, x, y), None, rng)
+    at = OnPoints(1.0, OpenSum(family, ()), np.zeros((12, 3)))
+    g, notes = algorithm.client(0, at, y, loss, oracle, rng)
+    positive = [gamma for gamma in notes["gamma"] if gamma > 0]
+    if len(positive) == len(notes["gamma"]):
+        assert sum(notes["clipped"]) == sum(notes["clipped_residual"]) == 0
+    if positive:  # every term is within G² anywhere, and so is the sum within G²/μ
+        _, G2 = radii(min(positive), 1.0)
+        far = 100.0 * rng.standard_normal((50, 4)).astype(np.float32)
+        assert np.abs(g.increment.evaluate(family.features(far))).max() <= G2 / mu * (1 + 1e-6)
+
+
+def test_a_closed_family_keeps_its_clipped_terms() -> None:
+    rng = np.random.default_rng(0)
+    clients = [
+        (x, (x[:, 0] + shift > 0).astype(int))
+        for shift, x in zip((0.5, -0.5), rng.standard_normal((2, 40, 3)), strict=True)
+    ]
+    algorithm = FFGBC(Constant(2.0), K=2, mu=0.01, B=5.0)
+    state, lines = federate(clients, Linear(Flatten(3), 1), Logistic(), algorithm, 4)
+    assert isinstance(state.f, OpenSum)
+    assert state.f.terms == 4 * 2 * 2
+    (block,) = state.f.merged().blocks
+    assert np.isfinite(block.radii).all()
+    assert {"clipped", "clipped_residual", "gamma_min"} <= lines[-1].keys()
+    assert lines[-1]["train_accuracy"] > 0.8
+    far = 1e4 * rng.standard_normal((30, 3))
+    bound = max(block.radii) / algorithm.mu
+    assert np.abs(state.f(far)).max() <= bound
+    assert isinstance(state.result, Clipped)
+    assert np.abs(state.result(far)).max() <= 5.0
+    # what travelled and was kept is what a sum written out gives
+    z = np.asarray(far[:5], np.float32)
+    slow = sum(
+        w * np.clip(z @ weight[:-1] + weight[-1], -r, r)
+        for w, weight, r in zip(block.weights, block.stack["weight"].astype(np.float32), block.radii, strict=True)
+    )
+    np.testing.assert_allclose(state.f(far[:5]), slow, rtol=1e-5)
+
+
+def test_on_a_finite_set_that_all_clients_hold_it_finds_the_minimum() -> None:
+    rng = np.random.default_rng(1)
+    x, loss, mu = np.arange(5, dtype=np.float32)[:, None], CrossEntropy(3), 0.1
+    clients = [(x, rng.integers(0, 3, 5)) for _ in range(4)]
+    from ffgb.theory import minimiser, square_error
+
+    rows, y = np.tile(np.arange(5), 4), np.concatenate([y for _, y in clients])
+    best = minimiser(loss, mu, 5, rows, y, np.ones(20))
+    state, lines = federate(clients, Finite(5, 3, 0.5), loss, FFGBC(Theorem(mu, 4.0), 8, mu), 40)
+    assert square_error(state.f(x), best) < 5e-3
+    assert all(line["clipped"] == line["clipped_residual"] == 0.0 for line in lines)
+    assert all(line["gamma_min"] == pytest.approx(0.5) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"K": 0}, "at least one local step"),
+        ({"mu": 0.0}, "μ > 0"),
+        ({"gamma": 0.0}, r"γ lies in \(0, 1\]"),
+        ({"gamma": 1.5}, r"γ lies in \(0, 1\]"),
+        ({"B": -1.0}, "must be positive"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(FFGBError, match=message):
+        FFGBC(Constant(1.0), **settings)
+
+
+def test_a_loss_whose_gradient_has_no_bound_is_refused() -> None:
+    clients = [(np.zeros((3, 1)), np.arange(3.0))]
+    with pytest.raises(FFGBError, match="huber"):
+        federate(clients, Linear(Flatten(1), 1), Square(), FFGBC(Constant(1.0)), 1)
+
+
+def test_radii_without_a_contraction_are_infinite() -> None:
+    assert radii(0.0, 1.0) == (math.inf, math.inf)
+    np.testing.assert_allclose(radii(1.0, 2.0), (0.0, 2.0), atol=1e-8)
