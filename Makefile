@@ -24,6 +24,7 @@ format: $(DEV)/installed
 bench: $(DEV)/installed
 	$(DEV)/bin/python benchmarks/oracle.py
 	$(DEV)/bin/python benchmarks/closed.py --quick
+	$(DEV)/bin/python benchmarks/norms.py
 
 # The base package alone: no torch.
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -9,15 +9,31 @@ from ffgb._version import __version__
 
 if TYPE_CHECKING:
     from ffgb.algorithms.ffgb import FFGB
+    from ffgb.algorithms.ffgb_c import FFGBC
+    from ffgb.algorithms.ffgb_l import FFGBL
     from ffgb.config import Config
     from ffgb.errors import FFGBError
     from ffgb.model import Model
     from ffgb.training import Result, federate, train
 
-__all__ = ["FFGB", "Config", "FFGBError", "Model", "Result", "__version__", "citation", "federate", "train"]
+__all__ = [
+    "FFGB",
+    "FFGBC",
+    "FFGBL",
+    "Config",
+    "FFGBError",
+    "Model",
+    "Result",
+    "__version__",
+    "citation",
+    "federate",
+    "train",
+]
 
 _HOME = {
     "FFGB": "ffgb.algorithms.ffgb",
+    "FFGBC": "ffgb.algorithms.ffgb_c",
+    "FFGBL": "ffgb.algorithms.ffgb_l",
     "FFGBError": "ffgb.errors",
     "Model": "ffgb.model",
     "Config": "ffgb.config",

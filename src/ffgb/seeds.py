@@ -6,7 +6,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 
-_PURPOSES = ("holdout", "partition", "sampling", "client", "features", "sketch", "patches", "oracle")
+_PURPOSES = ("holdout", "partition", "sampling", "client", "features", "sketch", "patches", "oracle", "heterogeneity")
 
 
 def stream(seed: int, purpose: str, *key: int) -> np.random.Generator:

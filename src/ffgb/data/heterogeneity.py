@@ -120,7 +120,7 @@ def measure(
     exact_tv = method == "exact" or (method == "auto" and finite)
     tv = _exact_tv(_mass(index, len(first))) if exact_tv else None
     if method == "estimate" or not finite or len(first) > EXACT_POINTS:
-        rows = [_some(x, at_most, stream(seed, "sampling", i)) for i, x in enumerate(rows)]
+        rows = [_some(x, at_most, stream(seed, "heterogeneity", 0, i)) for i, x in enumerate(rows)]
         first, index = _distinct(rows)
     support = _common_units(samples, np.concatenate(rows)[first])
     affordable = support.shape[1] == 1 or (len(support) <= EXACT_POINTS and find_spec("ot") is not None)
@@ -192,7 +192,7 @@ def sliced_w1(samples: Sequence[Array], projections: int = PROJECTIONS, seed: in
     if projections < 1:
         raise FFGBError(f"the number of projections is {projections}; give at least 1")
     samples = _points(samples)
-    thetas = _directions(samples[0].shape[1], projections, stream(seed, "sketch"))
+    thetas = _directions(samples[0].shape[1], projections, stream(seed, "heterogeneity", 1))
     d = len(thetas)
     unit = math.exp(gammaln(d / 2) - gammaln((d + 1) / 2)) / math.sqrt(math.pi)  # E|θ₁|
     means = np.array([x.mean(axis=0, dtype=np.float64) for x in samples])
@@ -220,7 +220,7 @@ def classifier_tv(samples: Sequence[Array], seed: int = 0) -> tuple[Array, Array
     N = len(samples)
     if N == 1:
         return np.zeros((1, 1)), np.zeros(1)
-    rng = stream(seed, "sketch", 1)
+    rng = stream(seed, "heterogeneity", 2)
     owner = np.repeat(np.arange(N), [len(x) for x in samples])
     z = _principal(samples)
     found = [_bounds(likely(z, owner, N, rng), owner) for likely in (_linear, _quadratic, _trees)]
