@@ -235,7 +235,7 @@ def test_ffgb_c_runs_and_counts_its_clips(learner: str, tmp_path: Path) -> None:
     assert summary["test_accuracy"] > 0.8
     assert summary["clipped"] == summary["clipped_residual"] == 0  # γ is what was measured
     assert summary["gamma_min"] > 0
-    assert json.loads(ffgb("evaluate", out, "--json").stdout)["test"]["accuracy"] == pytest.approx(
+    assert json.loads(ffgb("evaluate", out, "--json").stdout)["all"]["accuracy"] == pytest.approx(
         summary["test_accuracy"]
     )
     # γ = 1 promises an exact oracle, which this is not: then residuals are clipped, and counted
