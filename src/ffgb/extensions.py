@@ -17,8 +17,6 @@ from functools import partial
 from typing import ClassVar, final
 
 import numpy as np
-from scipy.optimize import NonlinearConstraint, minimize
-from scipy.spatial.distance import cdist
 
 from ffgb.aggregates import Statistic, Tensors
 from ffgb.errors import FFGBError
@@ -136,7 +134,7 @@ def steepness(points: Array, labels: Array, constants: Iterable[float]) -> tuple
 
 def left_out_errors(points: Array, labels: Array, constants: Iterable[float]) -> Array:
     """For each L, the sum of squared errors of predicting every label by the middle extension of all others."""
-    distance = cdist(points, points)
+    distance = np.concatenate([distance for _, distance in _distances(points, points)])
     np.fill_diagonal(distance, np.inf)
     errors = []
     for L in constants:
@@ -211,6 +209,8 @@ def kirszbraun(points: Array, labels: Array, L: float, queries: Array) -> Array:
     One query at a time: v minimises max_j (‖v − y_j‖² − L²‖s − s_j‖²), a convex problem whose value is at most 0 by
     Kirszbraun's theorem if the labels are L-Lipschitz; (s, v) then joins the points.
     """
+    from scipy.optimize import NonlinearConstraint, minimize  # here, because it takes time to import
+
     points, labels = np.asarray(points, np.float64), np.asarray(labels, np.float64)
     for s in np.asarray(queries, np.float64):
         reach = L**2 * np.square(points - s).sum(axis=1)
@@ -251,6 +251,8 @@ def _room_slopes(y: Array, z: Array) -> Array:
 
 def _distances(s: Array, points: Array) -> Iterator[tuple[slice, Array]]:
     """Distances from some rows of s at a time to all points; exactly 0 for equal points, unlike by inner products."""
+    from scipy.spatial.distance import cdist  # here, because few processes need it
+
     s = np.asarray(s, np.float64)
     for start in range(0, len(s), ROWS):
         rows = slice(start, min(start + ROWS, len(s)))

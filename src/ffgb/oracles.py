@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, final
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from ffgb.errors import FFGBError
 from ffgb.extensions import Extension, Pairs
@@ -236,6 +235,8 @@ def _share(error: float, size: float) -> float:
 
 def _best_multiple(left: Callable[[float], float], largest: float) -> float:
     """The s of [−largest, largest] that leaves least: a convex function of s, so that a search by sections finds it."""
+    from scipy.optimize import minimize_scalar  # here, because few processes need it and it takes time to import
+
     found = minimize_scalar(left, bounds=(-largest, largest), method="bounded", options={"xatol": 1e-6 * largest})
     s = float(found.x)
     return s if left(s) < left(0.0) else 0.0
