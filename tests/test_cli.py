@@ -360,8 +360,12 @@ def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) 
         (["--algorithm", "ffgb-c", "--bound", "-1"], "--bound must be"),
         (["--algorithm", "ffgb-c", "--geometry", "shared"], "--geometry local"),
         (["--algorithm", "ffgb-c", "--schedule", "search"], "but search"),
-        (["--algorithm", "ffgb-c", "--data", "diabetes"], "--loss huber"),
+        (["--algorithm", "ffgb-c", "--data", "diabetes", "--loss", "square"], "use huber"),
         (["--algorithm", "ffgb-c", "--one-round"], "is for ffgb-l"),
+        (["--gamma", "0.5"], "--gamma is for ffgb-c"),
+        (["--gamma", "nan"], "--gamma must be a number"),
+        (["--lipschitz", "3"], "--lipschitz is for ffgb-l"),
+        (["--bound", "3"], "--bound is for ffgb-c and ffgb-l"),
         (["--algorithm", "ffgb-l"], "has classes; use ffgb-c"),
         (
             ["--algorithm", "ffgb-l", "--data", "diabetes", "--clients", "3", "--lipschitz", "0.001"],

@@ -93,7 +93,7 @@ def test_noisy_labels_have_a_small_best_constant_and_a_large_steepest_slope() ->
     parts = []
     for noise in (0.0, 0.3):
         y = np.sin(2 * x[:, 0]) + noise * rng.standard_normal(300)
-        question = SteepnessOf(Flatten(1), np.ones(1))
+        question = SteepnessOf(Flatten(1), np.zeros(1), np.ones(1))
         part = question.of(Points(0, x, y))
         question.check(part)
         parts.append(question.total([(1.0, part)]))

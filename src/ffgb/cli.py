@@ -41,6 +41,8 @@ data_app = typer.Typer(help="What data there is, and where it comes from.", no_a
 app.add_typer(data_app, name="data")
 
 INTERRUPTED = 130
+FEW = 10
+"""Points that a classifier needs of a client."""
 
 
 def main() -> None:
@@ -447,7 +449,7 @@ def data_heterogeneity(
         ("ω_W₁", found.omega_w1, "mean W₁ to all: FFGB.L ends within a radius that grows with it (Theorem 3)"),
         ("W₂²", found.w2_squared, "mean over pairs of clients: in G² of Theorem 3"),
         ("D", found.D, "every point of a client has one of each other client as near as this (Assumption 3)"),
-        ("B", found.B, "no target is larger, whatever its sign (Assumption 3)"),
+        ("B", found.B, "no target is larger, whatever its sign, in its own units (Assumption 3)"),
     )
     print()
     for symbol, value, meaning in lines:
@@ -460,6 +462,10 @@ def data_heterogeneity(
         "Samples differ by chance, too: --split iid shows how much.",
         sep="\n",
     )
+    if dataset.x.ndim == 2:
+        print("Distances are between columns of unit variance.")
+    if found.tv_method != "exact" and (few := sum(n < FEW for n in found.measured)):
+        print(f"{few} clients have fewer than {FEW} points: a classifier learns nothing about them, and TV says 0.")
 
 
 def _label_counts(labels: Sequence[Any], classes: Sequence[str]) -> tuple[list[str], Any, list[dict[str, Any]]]:

@@ -59,6 +59,15 @@ LIPSCHITZ: Mapping[str, Any] = {
     "rounds": 50, "local_steps": 8, "schedule": "theorem2",
     "hidden": (64, 64), "oracle_steps": 400, "learning_rate": 0.015,
 }  # fmt: skip
+ONLY = {
+    "gamma": ("ffgb-c",),
+    "bound": ("ffgb-c", "ffgb-l"),
+    "lipschitz": ("ffgb-l",),
+    "extension": ("ffgb-l",),
+    "one_round": ("ffgb-l",),
+    "ridge": ("ffgb", "ffgb-c"),
+}
+"""Which algorithms have a use for a setting that others have none for."""
 SMOOTH = ("inputs", *FOURIER)
 """Maps without jumps, which FFGB.L can have."""
 CHOICES = {
@@ -145,6 +154,9 @@ class Config:
                 raise FFGBError(f"--{flag} must be a {'positive' if least else 'non-negative'} number")
         if not 0 <= self.validation < 1:
             raise FFGBError(f"--validation is a share of the rows from 0 to less than 1, not {self.validation}")
+        for name, number in (("gamma", self.gamma), ("lipschitz", self.lipschitz)):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise FFGBError(f"--{name} must be a number, not {number}")
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in (None, *choices):
                 raise FFGBError(f"--{name.replace('_', '-')} is {' or '.join(choices)}, not {value!r}")
@@ -179,6 +191,8 @@ class Config:
         loss = self.loss
         if loss == "auto":
             loss = "square" if not dataset.classes else "logistic" if len(dataset.classes) == 2 else "cross-entropy"
+            if loss == "square" and self.algorithm == "ffgb-c":
+                loss = "huber"  # its gradient is bounded
         closed = self.learner in CLOSED
         geometry = self.geometry or ("shared" if closed and self.algorithm == "ffgb" else "local")
         if geometry == "shared" and not closed:
@@ -197,7 +211,7 @@ class Config:
             task=dataset.task,
             geometry=geometry,
             mu=MU[self.algorithm] if self.mu is None else self.mu,
-            one_round=(int(m) == clients if self.one_round is None else self.one_round) and self.algorithm == "ffgb-l",
+            one_round=int(m) == clients if self.one_round is None and self.algorithm == "ffgb-l" else self.one_round,
             # the paper weights clients alike; in a shared geometry the result should not depend on the split
             stop=self.rounds is None if self.stop is None else self.stop,
             client_weights=self.client_weights or ("size" if geometry == "shared" else "uniform"),
@@ -210,7 +224,8 @@ class Config:
             fixed["map"] = "inputs" if self.learner == "linear" else default_map(space)
             if self.algorithm == "ffgb-l" and self.learner != "linear":
                 fixed |= {"map": "inputs+fourier", "features": 512}
-            fixed["ridge"] = RIDGE
+            if self.algorithm != "ffgb-l":  # it chooses its own
+                fixed["ridge"] = RIDGE
             if geometry == "shared":
                 fixed["gram"] = "tied" if (self.map or fixed["map"]) in PATCHES else "exact"
                 # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths
@@ -233,9 +248,14 @@ class Config:
 
     def _check_algorithm(self, dataset: Dataset, sampled: bool) -> None:
         """Refuse settings that the algorithm has no use for: someone would wait for their effect."""
+        for name, users in ONLY.items():
+            if self.algorithm not in users and getattr(self, name) != getattr(Config, name):
+                raise FFGBError(f"--{name.replace('_', '-')} is for {' and '.join(users)}, not for {self.algorithm}")
+        if self.algorithm == "ffgb-c" and not dataset.classes and self.loss not in ("auto", "huber"):
+            raise FFGBError(
+                "ffgb-c needs a loss with a bounded gradient; for regression leave --loss out, or use huber"
+            )
         if self.algorithm != "ffgb-l":
-            if self.one_round:
-                raise FFGBError("--one-round is for ffgb-l, whose weak learners do not depend on the round")
             return
         if dataset.classes:
             raise FFGBError(f"ffgb-l is for regression, and {dataset.name} has classes; use ffgb-c")
@@ -244,7 +264,9 @@ class Config:
         if self.one_round and sampled:
             raise FFGBError("--one-round has no rounds to sample clients in; leave --participation out")
         if self.validation:
-            raise FFGBError("--validation chooses λ and rounds, which ffgb-l does not have; leave it out")
+            raise FFGBError(
+                "--validation chooses λ and rounds; ffgb-l chooses its own λ, and has one exchange: leave it out"
+            )
         if self.learner not in (*CLOSED, "mlp"):
             raise FFGBError(
                 f"ffgb-l needs functions whose Lipschitz constant is known, and {self.learner} has none: trees jump, "
@@ -387,7 +409,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
 
     def closed(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
         assert config.map is not None  # resolved
-        assert config.ridge is not None
+        ridge = RIDGE if config.ridge is None else config.ridge
         features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
         if not features.dimension and not trial:
             raise FFGBError(f"the map {config.map} has no features here: every column is the same at all points")
@@ -396,8 +418,8 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         geometry = None
         if config.geometry == "shared" and not trial:
             assert config.gram is not None
-            geometry = aggregate(ask, features, config.gram, config.ridge, rank=config.rank, seed=config.seed)
-        return Linear(features, outputs, config.ridge), geometry
+            geometry = aggregate(ask, features, config.gram, ridge, rank=config.rank, seed=config.seed)
+        return Linear(features, outputs, ridge), geometry
 
     families: dict[str, Callable[[Ask], Family]] = {
         "mlp": lambda ask: (LipschitzMLP if config.algorithm == "ffgb-l" else MLP)(

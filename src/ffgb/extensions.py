@@ -173,6 +173,7 @@ class SteepnessOf(Statistic):
 
     what: ClassVar[str] = "slopes of the labels"
     metric: FeatureMap
+    mean: Array
     scale: Array
     constants: tuple[float, ...] = STEEPNESSES
 
@@ -183,12 +184,18 @@ class SteepnessOf(Statistic):
 
     def of(self, points: Points) -> Tensors:
         s = points.features(self.metric).astype(np.float64)
-        labels = points.y.reshape(len(points), -1) / self.scale
+        labels = (points.y.reshape(len(points), -1) - self.mean) / self.scale
         counts, steepest, conflicts = steepness(s, labels, self.constants)
         some = slice(None, None, -(-len(s) // SUBSET))
         errors = left_out_errors(s[some], labels[some], self.constants) if len(s) > 1 else np.zeros(len(self.constants))
         extremes = np.array([steepest, conflicts, float(np.abs(points.y).max())])
         return {"steeper": counts.astype(np.float64), "errors": errors, "extremes": extremes}
+
+    def check(self, part: Tensors) -> None:
+        super().check(part)
+        counts = part["steeper"]
+        if any((array < 0).any() for array in part.values()) or (np.diff(counts) > 0).any() or (counts % 1).any():
+            raise FFGBError("it counts pairs and adds up errors, and these are no such numbers")
 
     def total(self, parts: Iterable[tuple[float, Tensors]]) -> Steepness:
         steeper, errors = np.zeros(len(self.constants)), np.zeros(len(self.constants))

@@ -235,15 +235,16 @@ class Client:
 
     def _report(self) -> Message:
         """Sums over this client's points: they are added up, so that no one learns more than the total needs."""
-        loss = float(self.job.loss.value(self.f, self.y).sum())
+        loss = float(self.job.loss.value(self.job.algorithm.seen(self.f), self.y).sum())
         return Message("report", self.version, self.i, {"points": len(self.y), "loss": loss, "score": self._score()})
 
     def _score(self) -> float:
         """Correct predictions, or the sum of squared errors in the target's own units."""
+        f = self.job.algorithm.seen(self.f)
         if self.job.loss.classification:
-            p = self.job.loss.probability(self.f)
+            p = self.job.loss.probability(f)
             return float((p.argmax(axis=1) == self.y).sum())
-        error = self.f - self.y.reshape(self.f.shape)
+        error = f - self.y.reshape(f.shape)
         if self.job.target is not None:
             error = error * self.job.target.scale
         return float(np.square(error).sum())

@@ -333,6 +333,8 @@ def from_tensors(family: Family, tensors: Mapping[str, Array]) -> Function:
         if weights.ndim != 1 or not np.isfinite(weights).all():
             raise FFGBError("its weights are not one finite number a term")
         radii = np.asarray(tensors.get("radii", np.full(len(weights), np.inf)), np.float64)
+        if radii.shape != weights.shape or not (radii > 0).all():
+            raise FFGBError("its clipping radii are not one positive number a term")
         f: Function = OpenSum(family, (Block(parameters, weights, radii),))
     else:
         f = ClosedSum(family, {name: np.asarray(p, np.float64) for name, p in parameters.items()})

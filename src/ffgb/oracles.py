@@ -23,6 +23,9 @@ from ffgb.functions import Array, Family, OnPoints
 from ffgb.geometry import AtServer, Geometry
 from ffgb.learners.linear import Linear
 
+DERIVATIVES = 20_000
+"""Numbers that the derivatives of one output may be, at a client."""
+
 
 class Answer(NamedTuple):
     """What an oracle returns."""
@@ -92,7 +95,13 @@ class WOInf(Oracle):
             best = _best_multiple(lambda s: sup(s * values - query), 2.0 * sup(query) / sup(values))
             h, values = h * best, values * best
             gamma = contraction(values, query, sup)
-        return Answer(OnPoints(0.0, h, values), values, gamma)
+        if gamma > 0.0:
+            return Answer(OnPoints(0.0, h, values), values, gamma)
+        # Where labels differ at points that the family cannot tell apart, nothing contracts in this norm, and the best
+        # answer is 0.  Least squares still has something to say: its answer is taken, and its γ ≤ 0 tells.
+        plain = WO2(self.family, self.z)(query, rng)
+        assert plain.gamma is not None
+        return plain._replace(gamma=min(contraction(plain.seen, query, sup), 0.0), measured={"gamma_l2": plain.gamma})
 
 
 @final
@@ -145,6 +154,9 @@ class WOLip(Oracle):
         best = allowed
         if contraction(best * jet[:n], phi, sup) <= 0.0:
             best = _best_multiple(lambda s: sup(s * jet[:n] - phi), allowed)
+            if best == 0.0 and (square := float(np.vdot(jet[:n], jet[:n]))) > 0.0:
+                # as WO^∞ does where nothing contracts: the best multiple in L², and γ tells
+                best = float(np.clip(np.vdot(jet[:n], phi) / square, -allowed, allowed))
         values, seen = best * jet[:n], best * jet
         gammas = {
             "gamma_sup": contraction(values, phi, sup),
@@ -155,9 +167,10 @@ class WOLip(Oracle):
 
 
 def between(s: Array, rng: np.random.Generator) -> Array:
-    """As many places as there are points, each somewhere between two random ones of them."""
-    a, b = rng.integers(len(s), size=(2, len(s)))
-    part = rng.random((len(s), 1))
+    """As many places as there are points, or as memory is meant for, each between two random points."""
+    count = min(len(s), max(32, DERIVATIVES // s.shape[1]))
+    a, b = rng.integers(len(s), size=(2, count))
+    part = rng.random((count, 1))
     places: Array = part * s[a] + (1.0 - part) * s[b]
     return places
 

@@ -168,7 +168,8 @@ class Server:
 
         target = Target.by(ask(MomentsOf.targets(loss.outputs))) if scale_target else None
         family, geometry = learner(ask)
-        algorithm = algorithm.prepared(ask, family, loss, np.ones(loss.outputs) if target is None else target.scale)
+        known_target = target or Target.unchanged(loss.outputs)
+        algorithm = algorithm.prepared(ask, family, loss, known_target.mean, known_target.scale)
         # One local step leaves the solve to the server; more need the geometry at the clients.
         given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
         job = Job(algorithm, family, loss, target, self.seed, given)
@@ -219,17 +220,18 @@ class Server:
             train = Message("train", t)
             answers = self._ask(state, train, S)
             state = replace(state, costs=state.costs.down(train, len(S)).up(answers[i] for i in S))
-            mean = average([_increment(state.job.family, answers[i]) for i in S], [self.weights[i] for i in S])
+            mean = average([_increment(state.job, answers[i]) for i in S], [self.weights[i] for i in S])
             # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
             update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4
             square = None
             if state.job.algorithm.search:
                 slopes, square, state = self._slopes(state, update, S)
-            gammas, fit = _notes(answers, S, "gamma"), dict[str, Any]()
+            notes, algorithm = _notes(answers, S, state.job.algorithm), state.job.algorithm
+            gammas, fit = notes["gamma"], dict[str, Any]()
             if state.geometry is not None:
                 gamma, explained = self._fit(state, update, mean, square, S, answers)
                 gammas, fit = [gamma], {"explained": explained, "noise": self._noise(state.geometry, S)}
-            fit |= {name: float(total(_notes(answers, S, name))) for name, total in state.job.algorithm.totals.items()}
+            fit |= {name: float(total(notes[name])) for name, total in algorithm.totals.items() if notes[name]}
             if state.job.algorithm.search:
                 state, reports = self._step(state, update, 0.0 if stop and spent(fit) else best_length(slopes), S)
             else:
@@ -390,18 +392,30 @@ class Server:
         )
 
 
-def _notes(answers: Mapping[int, Message], S: Sequence[int], name: str) -> list[float]:
-    """What the clients of this round noted under this name, all steps of all clients."""
-    values = [value for i in S for value in answers[i].values["notes"].get(name, ())]
-    if not all(isinstance(value, float) for value in values):
-        raise FFGBError(f"a client sent a {name} that is refused: it is no number")
-    return values
+def _notes(answers: Mapping[int, Message], S: Sequence[int], algorithm: Algorithm) -> dict[str, list[float]]:
+    """What the clients of this round noted, by name, all steps of all clients; checked, for it came from outside."""
+    notes: dict[str, list[float]] = {name: [] for name in ("gamma", *algorithm.totals)}
+    for i in S:
+        sent = answers[i].values.get("notes")
+        if not isinstance(sent, dict) or not sent.keys() <= notes.keys():
+            raise FFGBError(f"client {i} sent notes that are refused: they are not {', '.join(notes)}")
+        for name, values in sent.items():
+            fits = isinstance(values, list) and len(values) <= algorithm.K
+            if not fits or not all(isinstance(v, float) and math.isfinite(v) for v in values):
+                raise FFGBError(f"client {i} sent a {name} that is refused: it is not a finite number a local step")
+            notes[name] += values
+    return notes
 
 
-def _increment(family: Family, answer: Message) -> Function:
+def _increment(job: Job, answer: Message) -> Function:
     """A client's increment, checked: it is about to become a part of everyone's function."""
     try:
-        return from_tensors(family, answer.tensors)
+        increment = from_tensors(job.family, answer.tensors)
+        if increment.terms > max(job.algorithm.K, 1):
+            raise FFGBError(f"it has {increment.terms} terms, and a client takes {job.algorithm.K} steps")
+        if job.algorithm.clips and not np.isfinite(answer.tensors.get("radii", np.array([np.inf]))).all():
+            raise FFGBError("it has terms that are not clipped")
+        return increment
     except FFGBError as error:
         raise FFGBError(f"client {answer.client} sent an increment that is refused: {error}") from error
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,8 @@ from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.server import Costs, Learner, Server, State, spent
 from ffgb.validation import choose
+
+log = logging.getLogger(__name__)
 
 
 @final
@@ -114,6 +117,12 @@ def train(
         data = Model(state.job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
         finished = state.t == config.exchanges or bool(config.stop and metrics and spent(metrics[-1]))
+        if finished and (calls := sum(line.get("uncovered", 0.0) for line in metrics)):
+            log.warning(
+                "the oracle did not contract in its own norm in %d calls (least γ %.3f): the theorem says nothing "
+                "about them; another learner may do better",
+                *(int(calls), min(line["gamma_min"] for line in metrics)),
+            )
         if run is not None and finished:
             run.write_model(data)
             run.write_json("summary.json", summary)

@@ -39,7 +39,8 @@ def test_one_client_by_hand() -> None:
     # k = 1: gradient (−1, 0), h = (−1/2, 0), g = (1/4, 0), Δ = (−1/2, 0)
     # k = 2: gradient (−1, 1/4 − 1/4 …): at the second point g = 0, gradient 0; query (−3/2, 0), h = (−3/4, 0)
     np.testing.assert_allclose(values[:, 0], [0.95 * 0.25 + 0.5 * 0.75, 0.0])
-    assert notes == {"gamma": [0.5, 0.5], "clipped": [0.0, 0.0], "clipped_residual": [0.0, 0.0]}
+    nothing = [0.0, 0.0]
+    assert notes == {"gamma": [0.5, 0.5], "clipped": nothing, "clipped_residual": nothing, "uncovered": nothing}
 
 
 def test_clips_that_bite_by_hand() -> None:
@@ -163,3 +164,61 @@ def test_a_loss_whose_gradient_has_no_bound_is_refused() -> None:
 def test_radii_without_a_contraction_are_infinite() -> None:
     assert radii(0.0, 1.0) == (math.inf, math.inf)
     np.testing.assert_allclose(radii(1.0, 2.0), (0.0, 2.0), atol=1e-8)
+
+
+def test_where_nothing_contracts_it_still_learns_and_says_so() -> None:
+    # the same point with both labels: the best answer in the sup norm is 0, and that of least squares is the majority's
+    x, y = np.ones((10, 1), np.float32), np.array([1] * 8 + [0] * 2)
+    state, lines = federate([(x, y)], Linear(Flatten(1), 1), Logistic(), FFGBC(Constant(4.0), K=2, mu=0.01), 5)
+    assert lines[0]["uncovered"] > 0
+    assert lines[0]["gamma_min"] <= 0.0
+    assert state.f(x)[0, 0] > 0.5
+    (block,) = state.f.merged().blocks  # type: ignore[attr-defined]
+    assert np.isfinite(block.radii).all()
+
+
+def test_scores_are_those_of_the_projected_function() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 2))
+    y = 3.0 * x[:, 0]
+    clients = [(x[:30], y[:30]), (x[30:], y[30:])]
+    state, lines = federate(clients, Linear(Flatten(2), 1), Huber(), FFGBC(Constant(1.0), K=2, mu=0.01, B=0.5), 8)
+    error = state.result(x)[:, 0] - y
+    assert lines[-1]["train_rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "radii", [np.array([np.nan]), np.array([-1.0]), np.array([1.0, 2.0]), np.ones((1, 1)), np.array([np.inf]), None]
+)
+def test_radii_that_are_none_are_refused(radii: Array | None) -> None:
+    from ffgb.federation import Job
+    from ffgb.server import _increment
+    from ffgb.wire import Message
+
+    family = Linear(Flatten(2), 1)
+    job = Job(FFGBC(Constant(1.0)), family, Logistic(), None, 0)
+    tensors = {"parameters/weight": np.zeros((1, 3, 1), np.float32), "weights": np.ones(1)}
+    good = Message("answer", client=3, tensors={**tensors, "radii": np.array([2.0])})
+    assert _increment(job, good).terms == 1
+    bad = Message("answer", client=3, tensors=tensors if radii is None else {**tensors, "radii": radii})
+    with pytest.raises(FFGBError, match="client 3 sent an increment that is refused"):
+        _increment(job, bad)
+    many = {"parameters/weight": np.zeros((2, 3, 1), np.float32), "weights": np.ones(2), "radii": np.ones(2)}
+    with pytest.raises(FFGBError, match="2 terms, and a client takes 1 step"):
+        _increment(job, Message("answer", client=3, tensors=many))
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [None, [], {"gamma": 0.5}, {"gamma": [None]}, {"gamma": [float("nan")]}, {"gamma": [0.5] * 9}, {"other": []}],
+)
+def test_notes_that_are_none_are_refused_with_the_clients_name(notes: Any) -> None:
+    from ffgb.server import _notes
+    from ffgb.wire import Message
+
+    algorithm = FFGBC(Constant(1.0), K=2)
+    fine = Message("answer", client=0, values={"notes": {"gamma": [0.5, 0.25], "clipped": [0.0, 1.0]}})
+    assert _notes({0: fine}, [0], algorithm)["gamma"] == [0.5, 0.25]
+    bad = Message("answer", client=1, values={} if notes is None else {"notes": notes})
+    with pytest.raises(FFGBError, match="client 1 sent"):
+        _notes({0: fine, 1: bad}, [0, 1], algorithm)

@@ -159,3 +159,25 @@ def test_the_lipschitz_fit_minimises_values_and_derivatives() -> None:
     np.testing.assert_allclose(jet(w), wanted, atol=1e-2)
     short = fit(wanted, 1.0, rng)  # not steeper than allowed
     assert family.lipschitz(short) <= 1.0 + 1e-6
+
+
+def test_an_output_that_is_fitted_exactly_does_not_end_the_fit_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((20, 3)).astype(np.float32)
+    phi = np.stack([np.zeros(20), z[:, 0].astype(np.float64)], axis=1)
+    family = Linear(Flatten(3), 2, ridge=1e-6)
+    for columns in ([0, 1], [1, 0]):
+        f = family.member(family.minimax(z)(phi[:, columns], rng))
+        np.testing.assert_allclose(f(z), phi[:, columns], atol=0.02)
+
+
+def test_one_point_or_labels_all_the_same_give_their_constant() -> None:
+    rng = np.random.default_rng(0)
+    for n in (1, 12):
+        points = rng.standard_normal((n, 2))
+        family = Linear(Flatten(2), 1)
+        fit, jet = family.sobolev(points, points)
+        wanted = np.concatenate([np.full((n, 1), 5.0), np.zeros((2 * n, 1))])
+        w = fit(wanted, 0.0, rng)
+        assert family.lipschitz(w) == 0.0
+        np.testing.assert_allclose(jet(w)[:n], 5.0, rtol=1e-5)

@@ -37,9 +37,13 @@ class Algorithm(ABC):
     mu: float
     """Tikhonov regularisation."""
 
-    def prepared(self, ask: Ask, family: Family, loss: Loss, scale: Array) -> Algorithm:
-        """The algorithm with what it must know of all clients' points; targets are divided by `scale` in training."""
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
+        """The algorithm with what it must know of all clients' points; in training targets are (y − mean)/scale."""
         return self
+
+    def seen(self, values: Array) -> Array:
+        """Proj_C(f) from f, both as values at some points: what scores are of."""
+        return values
 
     @abstractmethod
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:

@@ -47,7 +47,11 @@ class FFGBC(Algorithm):
     """K local steps with the oracle WO^∞, each term clipped at G², the residual at G¹."""
 
     clips: ClassVar[bool] = True
-    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {"clipped": sum, "clipped_residual": sum}
+    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {
+        "clipped": sum,
+        "clipped_residual": sum,
+        "uncovered": sum,
+    }
     search: ClassVar[bool] = False  # type: ignore[misc]  # a step beyond η would leave the ball
 
     schedule: Schedule
@@ -69,7 +73,7 @@ class FFGBC(Algorithm):
         if not self.B > 0:
             raise FFGBError(f"the ball's radius B must be positive, not {self.B}")
 
-    def prepared(self, ask: Ask, family: Family, loss: Loss, scale: Array) -> Algorithm:
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         if not math.isfinite(loss.entry_bound):
             raise FFGBError(
                 f"FFGB.C needs a loss with a bounded gradient, and that of {type(loss).__name__} has none; "
@@ -93,16 +97,19 @@ class FFGBC(Algorithm):
 
         By the paper's lemma none is, as long as γ is what the oracle achieves: clips act where the client cannot see.
         """
-        G, least = loss.entry_bound, 1.0 if self.gamma is None else self.gamma
+        G, least, measured = loss.entry_bound, self.gamma, list[float]()
         Δ, g = np.zeros(()), f  # line 2
-        notes: Notes = {"gamma": [], "clipped": [], "clipped_residual": []}
+        notes: Notes = {name: [] for name in ("gamma", *self.totals)}
         for k in range(1, self.K + 1):  # line 3
             gradient = oracle.sees(loss.gradient(g.values, y))
-            h, seen, gamma, _ = oracle(Δ + gradient, rng)  # line 4
+            h, seen, gamma, more = oracle(Δ + gradient, rng)  # line 4
             assert gamma is not None
-            if self.gamma is None and gamma > 0.0:  # a call that does not contract says nothing about the others
-                least = min(least, gamma)
-            G1, G2 = radii(least, G)
+            if self.gamma is None:
+                # A call that does not contract in the sup norm promises nothing.  Its γ in L² stands in for the
+                # promise: then clips may act at the client's own points too, and are counted.
+                measured.append(gamma if gamma > 0.0 else more.get("gamma_l2", 0.0))
+                least = min((m for m in measured if m > 0.0), default=0.0)
+            G1, G2 = radii(least or 0.0, G)
             clipped = h.clip(G2)
             g = (1.0 - self.mu * self.eta(k, t)) * g - self.eta(k, t) * clipped  # line 5: g − η(Π_{G²}(h) + μg)
             if self.residual:
@@ -110,8 +117,12 @@ class FFGBC(Algorithm):
                 Δ = np.clip(left, -G1, G1)  # line 6
                 notes["clipped_residual"].append(float(np.count_nonzero(left != Δ)))
             notes["gamma"].append(gamma)
+            notes["uncovered"].append(float(gamma <= 0.0))
             notes["clipped"].append(float(np.count_nonzero(clipped.values != h.values)))
         return g, notes  # line 8
+
+    def seen(self, values: Array) -> Array:
+        return values if math.isinf(self.B) else np.clip(values, -self.B, self.B)
 
     def project(self, f: Function) -> Function:
         return f if math.isinf(self.B) else f.clip(self.B)  # C is the ball of radius B in L^∞

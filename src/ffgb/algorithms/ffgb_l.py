@@ -45,6 +45,7 @@ class FFGBL(Algorithm):
         "gamma_sup": min,
         "gamma_lip": min,
         "lipschitz": max,
+        "uncovered": sum,
     }
     mu: ClassVar[float] = 1.0  # type: ignore[misc]
     search: ClassVar[bool] = False  # type: ignore[misc]
@@ -72,16 +73,17 @@ class FFGBL(Algorithm):
         if self.extension not in (None, "mcshane", "middle"):
             raise FFGBError(f"the extension is mcshane or middle, not {self.extension!r}")
 
-    def prepared(self, ask: Ask, family: Family, loss: Loss, scale: Array) -> Algorithm:
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         """Find L, by what all clients say of their labels' slopes."""
         if not isinstance(loss, Square):
             raise FFGBError(
-                f"FFGB.L is for regression with the square loss, not {type(loss).__name__}; for classes use ffgb-c"
+                f"FFGB.L is for regression with the square loss, not {type(loss).__name__}; leave --loss out, or use "
+                "ffgb-c"
             )
         if not isinstance(self.L, str):
-            found = ask(SteepnessOf(family.metric, scale, (self.L,)))
+            found = ask(SteepnessOf(family.metric, mean, scale, (self.L,)))
         else:
-            found = ask(SteepnessOf(family.metric, scale))
+            found = ask(SteepnessOf(family.metric, mean, scale))
         if self.B is not None and found.largest > self.B:
             raise FFGBError(
                 f"a label is {found.largest:g} in size, beyond --bound {self.B:g}; correct it, or raise the bound"
@@ -151,7 +153,8 @@ class FFGBL(Algorithm):
             if self.residual:
                 Δ = Δ - u + seen  # line 6
             notes["gamma"].append(gamma if gamma is not None else np.nan)
-            for name in self.totals:
+            notes["uncovered"].append(float(gamma is not None and gamma <= 0.0))
+            for name in ("gamma_sup", "gamma_lip", "lipschitz"):
                 notes[name].append(measured[name])
         return g, notes  # line 8
 

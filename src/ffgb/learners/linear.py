@@ -134,8 +134,10 @@ class Linear(Family):
                 if error.max() < errors[worst]:
                     best[:, outputs], errors[worst] = w, error.max()
                 taken[worst] += 1
-                if not error.max() > 0.0:
-                    break
+                if not error.max() > 0.0:  # nothing is left to do here, or, being the worst, anywhere
+                    if errors.max() == 0.0:
+                        break
+                    continue
                 # what fits badly weighs more; nothing is left out for good, or it could not come back
                 p = np.maximum(weights[worst] * error, 1e-12 / n * error.max())
                 weights[worst] = p / p.sum()
@@ -151,9 +153,9 @@ class Linear(Family):
     def sobolev(self, points: Array, samples: Array) -> JetFit:
         """Least squares of values and derivatives: h and ∇h are both linear in W, so the minimum has a closed form.
 
-        min_W mean ‖h(s_j) − φ(s_j)‖² + ρ · mean ‖∇h − ∇φ‖² + λ‖W‖².  One eigendecomposition a client serves every λ; of
-        some, that one is taken whose h, scaled down to the Lipschitz constant allowed, has the least sup error, among
-        those that contract slopes if there are any.
+        min_W mean ‖h(s_j) − φ(s_j)‖² + ρ · mean ‖∇h − ∇φ‖² + λ‖W‖².  One eigendecomposition a client serves every λ;
+        of some, that one is taken whose h has the least sup error, among those that contract slopes if there are
+        any.  An h that is steeper than allowed is flattened, and lifted to the mean of φ again.
         """
         design = self._design(points, samples).astype(np.float64)
         n, m = len(points), len(samples)
@@ -170,7 +172,8 @@ class Linear(Family):
                 w = vectors @ (moment / (np.maximum(values, 0.0) + ridge * total)[:, None])
                 steepness = self.features.lipschitz(w[:-1])
                 if steepness > bound:
-                    w *= bound / steepness
+                    w[:-1] *= bound / steepness
+                    w[-1] += (phi - design[:n] @ w).mean(axis=0)
                 error = design[:n] @ w - phi
                 left = pairs.slope(error) >= slope, float(np.abs(error).max())
                 if left < least:

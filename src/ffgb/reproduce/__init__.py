@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ffgb._version import __version__
 from ffgb.errors import FFGBError
 
 SCALES = ("full", "small")
@@ -27,6 +28,7 @@ def reproduce(name: str, scale: str, out: Path, on_part: Callable[[str], None] =
     if scale not in SCALES:
         raise FFGBError(f"--scale is {' or '.join(SCALES)}, not {scale!r}")
     experiment = experiments[name]
+    experiment.needs()
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"experiment": name, "scale": scale}
     for part, (compute, settings) in experiment.PARTS[scale].items():
@@ -41,12 +43,15 @@ def reproduce(name: str, scale: str, out: Path, on_part: Callable[[str], None] =
 
 def _remembered(folder: Path, part: str, compute: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """What a part gave when it was computed with these settings, or its result now."""
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps([__version__, settings], sort_keys=True).encode()).hexdigest()[:12]
     file = folder / f"{part}-{key}.json"
-    if not file.exists():
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError):  # not there, or cut off
         folder.mkdir(exist_ok=True)
-        _write(file, json.dumps({"settings": dict(settings), **compute(**settings)}, allow_nan=False))
-    return json.loads(file.read_text())
+        result = {"settings": dict(settings), **compute(**settings)}
+        _write(file, json.dumps(result, allow_nan=False))
+        return result
 
 
 def _write(path: Path, text: str) -> None:
