@@ -23,6 +23,8 @@ from ffgb.functions import Array, Family, OnPoints
 from ffgb.geometry import AtServer, Geometry
 from ffgb.learners.linear import Linear
 
+NEGLIGIBLE = 1e-3
+"""A γ in the sup norm that is rounding, or worth as little."""
 DERIVATIVES = 20_000
 """Numbers that the derivatives of one output may be, at a client."""
 
@@ -95,7 +97,7 @@ class WOInf(Oracle):
             best = _best_multiple(lambda s: sup(s * values - query), 2.0 * sup(query) / sup(values))
             h, values = h * best, values * best
             gamma = contraction(values, query, sup)
-        if gamma > 0.0:
+        if gamma > NEGLIGIBLE:
             return Answer(OnPoints(0.0, h, values), values, gamma)
         # Where labels differ at points that the family cannot tell apart, nothing contracts in this norm, and the best
         # answer is 0.  Least squares still has something to say: its answer is taken, and its γ ≤ 0 tells.
