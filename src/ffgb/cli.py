@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -123,7 +124,12 @@ def train(
         str | None, _option(DATA, "uniform, as in the paper, or size.", "size if the geometry is shared")
     ] = None,
     algorithm: Annotated[
-        str, _option(METHOD, "ffgb; ffgb-c: clipped, for clients that differ; ffgb-l: Lipschitz, for regression.")
+        str,
+        _option(
+            METHOD,
+            "ffgb; ffgb-c: clipped, for clients that differ; ffgb-l: Lipschitz, for regression; "
+            "fedavg, fedprox, scaffold, mime: one net's parameters, averaged.",
+        ),
     ] = "ffgb",
     rounds: Annotated[int | None, _option(METHOD, "Communication rounds T.", BY_LEARNER, min=1)] = None,
     local_steps: Annotated[int | None, _option(METHOD, "Local steps K.", BY_LEARNER, min=1)] = None,
@@ -171,6 +177,13 @@ def train(
     step_size: Annotated[float | None, _option(METHOD, "η₀, or the constant step.", BY_LEARNER)] = None,
     step_power: Annotated[float, _option(METHOD, "p of the power schedule.")] = 1.0,
     step_offset: Annotated[str, _option(METHOD, "t: the paper's Kt+k+1; t+1: its authors' code, K(t+1)+k.")] = "t",
+    momentum: Annotated[
+        float | None, _option(METHOD, "Of local steps (fedavg, fedprox), or the server's (mime).", "0; mime: 0.9")
+    ] = None,
+    prox: Annotated[float, _option(METHOD, "Pull towards where the round began (fedprox).", min=0.0)] = 0.01,
+    local_epochs: Annotated[
+        int, _option(METHOD, "Passes over a client's rows instead of local steps (fedavg and the like).", "no", min=0)
+    ] = 0,
     loss: Annotated[str, _option(METHOD, "auto, cross-entropy, logistic, square or huber.")] = "auto",
     learner: Annotated[
         str, _option(LEARNER, "features, linear, mlp, cnn, tree, or package.module:factory of your own torch module.")
@@ -219,7 +232,12 @@ def train(
     learning_rate: Annotated[
         float | None, _option(LEARNER, "Adam's step size (mlp, cnn).", "0.005; ffgb-l: 0.015")
     ] = None,
-    batch: Annotated[int, _option(LEARNER, "Minibatch of an oracle step (mlp, cnn).", min=1)] = 128,
+    batch: Annotated[
+        str | None,
+        _option(
+            LEARNER, "Minibatch: points such as 128, or, for fedavg and the like, a share such as 0.2.", "128; 0.2"
+        ),
+    ] = None,
     depth: Annotated[int, _option(LEARNER, "Depth of trees (tree).")] = 4,
     seed: Annotated[int, _option(RUN, "All randomness comes from it.", min=0)] = 0,
     out: Annotated[Path | None, _option(RUN, "The run directory.", "a new one under runs/")] = None,
@@ -244,8 +262,9 @@ def train(
     for name, read in (
         ("data", tuple),
         ("hidden", _sizes),
-        ("participation", _number),
+        ("participation", partial(_number, name="--participation", what="clients")),
         ("lipschitz", _steepness),
+        ("batch", partial(_number, name="--batch", what="points")),
     ):
         if name in given:
             given[name] = read(given[name])
@@ -522,14 +541,14 @@ def _steepness(text: str) -> float | str:
         return text
 
 
-def _number(text: str) -> int | float:
-    """5 is a number of clients, 0.5 and 1.0 are shares."""
+def _number(text: str, name: str, what: str) -> int | float:
+    """5 is a number of clients or points, 0.5 and 1.0 are shares."""
     for read in (int, float):
         try:
             return read(text)
         except ValueError:
             continue
-    raise FFGBError(f"--participation {text!r} is neither a number of clients such as 5 nor a share such as 0.5")
+    raise FFGBError(f"{name} {text!r} is neither a number of {what} such as 5 nor a share such as 0.5")
 
 
 def _resumed(out: Path, given: dict[str, Any]) -> Any:
@@ -633,7 +652,8 @@ class _Display:
         if self.task is None:
             return
         models = metrics["models_up"] + metrics["models_down"]
-        text = f"{_score(metrics)}  γ {metrics['gamma_median']:.2f}  {models:,.0f} models"
+        gamma = "" if metrics["gamma_median"] is None else f"  γ {metrics['gamma_median']:.2f}"
+        text = f"{_score(metrics)}{gamma}  {models:,.0f} models"
         self.progress.update(self.task, completed=metrics["round"], text=text)
 
 

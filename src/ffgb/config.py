@@ -17,9 +17,13 @@ import numpy as np
 from ffgb._version import __version__
 from ffgb.aggregates import Ask, MomentsOf, Statistic
 from ffgb.algorithms import Algorithm
+from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.fedprox import FedProx
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
 from ffgb.algorithms.ffgb_l import FFGBL
+from ffgb.algorithms.mime import Mime
+from ffgb.algorithms.scaffold import Scaffold
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Flatten, Points, Standardize
@@ -38,7 +42,8 @@ from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner
 from ffgb.trust import allow
 
-ALGORITHMS = ("ffgb", "ffgb-c", "ffgb-l")
+PARAMETRIC = ("fedavg", "fedprox", "scaffold", "mime")
+ALGORITHMS = ("ffgb", "ffgb-c", "ffgb-l", *PARAMETRIC)
 CLOSED = ("features", "linear")
 RIDGE = 1e-3
 """Of a client's own fit."""
@@ -52,12 +57,16 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mlp": {"rounds": 8, "local_steps": 2, "schedule": "power", "step_size": 20.0},
     "cnn": {"rounds": 8, "local_steps": 4, "schedule": "power", "step_size": 10.0},
 }
-MU = {"ffgb": 0.0, "ffgb-c": 1e-3, "ffgb-l": 1.0}
-"""μ if none is given: FFGB.C needs one, and FFGB.L's is that of the square loss."""
-NETS: Mapping[str, Any] = {"hidden": (32, 32), "oracle_steps": 200, "learning_rate": 0.005}
+MU = {"ffgb-c": 1e-3, "ffgb-l": 1.0}
+"""μ if none is given and it is not 0: FFGB.C needs one, and FFGB.L's is that of the square loss."""
+AVERAGED: Mapping[str, Any] = {"rounds": 50, "local_steps": 25, "schedule": "constant", "batch": 0.2}
+"""Of parametric methods: the paper's settings for FedAvg on MNIST."""
+STEPS = {"mlp": 0.3, "features": 4.0, "linear": 0.1}
+"""Their step size, by learner; other nets take 0.05.  `ffgb tune` finds better ones."""
+NETS: Mapping[str, Any] = {"hidden": (32, 32), "oracle_steps": 200, "learning_rate": 0.005, "batch": 128}
 LIPSCHITZ: Mapping[str, Any] = {
     "rounds": 50, "local_steps": 8, "schedule": "theorem2",
-    "hidden": (64, 64), "oracle_steps": 400, "learning_rate": 0.015,
+    "hidden": (64, 64), "oracle_steps": 400, "learning_rate": 0.015, "batch": 128,
 }  # fmt: skip
 ONLY = {
     "gamma": ("ffgb-c",),
@@ -128,7 +137,12 @@ class Config:
     hidden: tuple[int, ...] | None = None
     oracle_steps: int | None = None
     learning_rate: float | None = None
-    batch: int = 128
+    batch: float | None = None
+    """Points in a batch: a whole number, or for parametric methods a share of the client's, below 1."""
+    momentum: float | None = None
+    prox: float = 0.01
+    local_epochs: int = 0
+    """Passes over a client's points in a round of a parametric method, instead of local steps."""
     depth: int = 4
     seed: int = 0
 
@@ -146,6 +160,8 @@ class Config:
             ("rank", 1),
             ("mu", 0.0),
             ("bound", 1e-300),
+            ("batch", 1e-12),
+            ("prox", 0.0),
         )
         for name, least in numbers:
             value = getattr(self, name)
@@ -210,7 +226,7 @@ class Config:
             loss=loss,
             task=dataset.task,
             geometry=geometry,
-            mu=MU[self.algorithm] if self.mu is None else self.mu,
+            mu=MU.get(self.algorithm, 0.0) if self.mu is None else self.mu,
             one_round=int(m) == clients if self.one_round is None and self.algorithm == "ffgb-l" else self.one_round,
             # the paper weights clients alike; in a shared geometry the result should not depend on the split
             stop=self.rounds is None if self.stop is None else self.stop,
@@ -219,6 +235,9 @@ class Config:
         fixed = {**NETS, **(DEFAULTS[geometry] if closed else DEFAULTS.get(self.learner, DEFAULTS["cnn"]))}
         if self.algorithm == "ffgb-l":
             fixed = dict(LIPSCHITZ)
+        if self.algorithm in PARAMETRIC:
+            fixed = {**NETS, **AVERAGED, "step_size": STEPS.get(self.learner, 0.05)}
+            fixed["momentum"] = 0.9 if self.algorithm == "mime" else 0.0
         if closed:
             space = make_space(dataset)
             fixed["map"] = "inputs" if self.learner == "linear" else default_map(space)
@@ -237,7 +256,9 @@ class Config:
             rounds = min(100, math.ceil(10 * clients / m))
             fixed |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
         smoothness = make_loss(chosen, dataset).smoothness
-        if (self.schedule or fixed["schedule"]) in ("constant", "search"):
+        if self.algorithm in PARAMETRIC:
+            pass  # a step in parameter space has nothing to do with the loss's smoothness
+        elif (self.schedule or fixed["schedule"]) in ("constant", "search"):
             fixed["step_size"] = fixed.get("shrinkage", 1.0) / smoothness
         elif not dataset.classes:
             fixed["step_size"] = 2.0  # 2/(Kt+k+1): the theorem's, for the square loss is strongly convex with μ = 1
@@ -254,6 +275,18 @@ class Config:
         if self.algorithm == "ffgb-c" and not dataset.classes and self.loss not in ("auto", "huber"):
             raise FFGBError(
                 "ffgb-c needs a loss with a bounded gradient; for regression leave --loss out, or use huber"
+            )
+        if self.algorithm in PARAMETRIC:
+            for name, idle in (("mu", self.mu), ("no-residual", not self.residual), ("validation", self.validation)):
+                if idle:
+                    raise FFGBError(f"--{name} is for ffgb; {self.algorithm} has no use for it")
+            if self.learner == "tree":
+                raise FFGBError(f"{self.algorithm} moves parameters by gradients, and trees have none; use ffgb")
+            if self.schedule not in (None, "constant"):
+                raise FFGBError(f"{self.algorithm} takes constant steps; leave --schedule out, or say constant")
+        elif self.local_epochs or self.momentum or (self.batch or 1) < 1:
+            raise FFGBError(
+                "--local-epochs, --momentum and a --batch below 1 are for parametric methods, such as fedavg"
             )
         if self.algorithm != "ffgb-l":
             return
@@ -281,7 +314,7 @@ class Config:
     def exchanges(self) -> int:
         """Rounds of communication: all T of them are one in FFGB.L's one-round form."""
         assert self.rounds is not None  # resolved
-        return 1 if self.one_round else self.rounds
+        return 1 if self.one_round else 2 * self.rounds if self.algorithm == "mime" else self.rounds
 
     def to_json(self) -> dict[str, Any]:
         """What `config.json` holds: the settings, a fingerprint of every site file, and the versions in use."""
@@ -348,6 +381,19 @@ def make_algorithm(config: Config) -> Algorithm:
             L: Any = config.lipschitz
             rounds = config.rounds if config.one_round else 1
             return FFGBL(L, K, rounds or 1, schedule, config.extension, config.bound, config.residual)
+    if config.algorithm in PARAMETRIC:
+        assert config.step_size is not None
+        common: Any = (config.step_size, K, float(config.batch or 1), config.local_epochs)
+        momentum = config.momentum or 0.0
+        match config.algorithm:
+            case "fedavg":
+                return FedAvg(*common, momentum)
+            case "fedprox":
+                return FedProx(*common, momentum, config.prox)
+            case "scaffold":
+                return Scaffold(*common, int(config.participation or 1) / int(config.clients or 1))
+            case "mime":
+                return Mime(*common, momentum)
     raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose {', '.join(ALGORITHMS)}")
 
 
@@ -401,7 +447,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
     oracle: dict[str, Any] = {
         "steps": config.oracle_steps,
         "learning_rate": config.learning_rate,
-        "batch": config.batch,
+        "batch": max(1, int(config.batch or 1)),
     }
 
     def scaled(ask: Ask) -> FeatureMap:

@@ -25,7 +25,7 @@ from ffgb.aggregates import Moments, Statistic
 from ffgb.algorithms import Algorithm
 from ffgb.errors import FFGBError
 from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints, OpenSum, from_tensors
+from ffgb.functions import Array, Family, Function, OnPoints, Parameters, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.oracles import Oracle
@@ -77,9 +77,9 @@ class Job:
         """The trained function is one member, one array, whatever was added."""
         return self.family.closed and not self.algorithm.clips
 
-    def zero(self) -> Function:
-        """f^0 = 0."""
-        return self.family.zero() if self.closed else OpenSum(self.family, ())
+    def start(self) -> Function:
+        """f^0."""
+        return self.algorithm.start(self.family, self.seed)
 
 
 def light(f: Function) -> dict[str, Array]:
@@ -110,13 +110,19 @@ class Update:
         )
 
     @staticmethod
-    def read(message: Message, family: Family) -> Update:
+    def read(message: Message, job: Job) -> Update:
+        family = job.family
+        if not all(f"parameters/{name}" in message.tensors for name in family.spec):
+            family = job.algorithm.answers(family, message.round - 1)  # a part, as it was answered
         increment = from_tensors(family, message.tensors)
         return Update(message.round, float(message.values["decay"]), increment, float(message.values["step"]))
 
-    def after(self, f: Function) -> Function:
-        """f^{t+1} from f^t, the same operations in the same order wherever it is computed."""
-        return f * self.decay + self.increment * self.step
+    def after(self, f: Function, algorithm: Algorithm) -> Function:
+        return algorithm.after(f, self.decay, self.increment, self.step)
+
+    def needs_the_last(self, job: Job) -> bool:
+        """Is it of use only to who has f^t?"""
+        return self.decay != 0.0 or self.increment.family.spec.keys() != job.family.spec.keys()
 
 
 @final
@@ -137,6 +143,10 @@ class Client:
         self.whole: Function
         """f^t itself, kept if the family is closed: then it is one array."""
         self.oracle: Oracle | None = None
+        self.memory: Parameters = {}
+        """What the algorithm keeps here from round to round, if anything."""
+        self.next: tuple[int, Parameters] | None = None
+        """The memory after round t: it counts when that round is over, for a question may be put twice."""
         self.direction: tuple[Update, Array] | None = None
 
     @property
@@ -163,6 +173,9 @@ class Client:
             return self._step(message)
         if message.kind == "train":
             return self._train(message.round)
+        if message.kind == "memory":
+            self.memory, self.next = message.tensors, None
+            return Message("ready", client=self.i)
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
     def _setup(self, job: Job) -> Message:
@@ -170,15 +183,17 @@ class Client:
         self.y = self.points.y if job.target is None else job.target.encode(self.points.y)
         job.loss.check(self.y)
         self.job, self.version, self.oracle, self.direction = job, 0, None, None
-        self.f, self.whole = np.zeros((len(self.y), job.loss.outputs)), job.zero()
+        self.memory, self.next = {}, None
+        self.whole = job.start()
+        self.f = self.whole.evaluate(self.z) if job.algorithm.parametric else np.zeros((len(self.y), job.loss.outputs))
         return Message("ready", client=self.i)
 
     def _update(self, update: Update) -> Message:
         if self.version == update.version:
             return self._report()  # the message was repeated
-        if update.version < self.version or (update.decay != 0.0 and self.version != update.version - 1):
+        if update.version < self.version or (update.needs_the_last(self.job) and self.version != update.version - 1):
             return self._resync()
-        return self._take(update, update.increment.evaluate(self.z))
+        return self._take(update, None if self.job.algorithm.parametric else update.increment.evaluate(self.z))
 
     def _slopes(self, update: Update, message: Message) -> Message:
         """The slope of this client's objective at f^t + s(g − f^t), for each length s that is asked about."""
@@ -206,15 +221,16 @@ class Client:
         decay, step = (float(v) for v in message.tensors["step"])
         return self._take(Update(update.version, decay, update.increment, step), values)
 
-    def _take(self, update: Update, values: Array) -> Message:
+    def _take(self, update: Update, values: Array | None) -> Message:
         """f^{t+1} from f^t, given the increment at this client's points."""
         if not self.job.closed:
             # the old ensemble is never evaluated again
             self.f = update.decay * self.f + update.step * values
         else:
             # From the one array that f is, so that f at the points does not depend on the way it came here.
-            self.whole = update.after(self.whole)
-            self.f = values if update.decay == 0.0 and update.step == 1.0 else self.whole.evaluate(self.z)
+            self.whole = update.after(self.whole, self.job.algorithm)
+            fresh = values is not None and update.decay == 0.0 and update.step == 1.0
+            self.f = values if fresh else self.whole.evaluate(self.z)
         self.version = update.version
         return self._report()
 
@@ -225,9 +241,20 @@ class Client:
         if self.oracle is None:
             own = stream(job.seed, "oracle", self.i)
             self.oracle = job.algorithm.oracle(job.family, self.points, job.geometry, own)
-        f = OnPoints(1.0, job.zero(), self.f)
+        algorithm = job.algorithm
+        f = (
+            OnPoints(0.0, self.whole, self.f)
+            if algorithm.parametric
+            else OnPoints(1.0, algorithm.zero(job.family), self.f)
+        )
+        if self.next is not None and self.next[0] < t:
+            self.memory, self.next = self.next[1], None
+        self.oracle.memory = self.memory
         rng = stream(job.seed, "client", t, self.i)
-        g, notes = job.algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
+        g, notes = algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
+        if algorithm.parametric:
+            sent = from_tensors(g.increment.family, light(g.increment))
+            self.next = t, algorithm.remember(self.memory, self.whole, sent)
         values: dict[str, Any] = {"notes": notes}
         if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
             values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)

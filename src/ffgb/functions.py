@@ -57,6 +57,30 @@ POINTS_IN_A_BLOCK = 1024
 MEMBERS_IN_A_BLOCK = 16
 
 
+class Walk(ABC):
+    """A member that is moved by gradients, at fixed points: what parametric methods take their steps with.
+
+    Parameters are one vector, in an order and with a padding of the family's own: methods only add and scale such.
+    """
+
+    vector: Array
+    """Where it is, float32; write to it to go elsewhere."""
+    gradient: Array
+    """Of the mean loss over the rows asked for last, by the vector."""
+
+    @abstractmethod
+    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+        """The gradient at the vector, by what `slope` makes of values (n, c) and rows: ∇₁ℓ, (n, c)."""
+
+    @abstractmethod
+    def pack(self, parameters: Parameters) -> Array:
+        """Parameters as such a vector."""
+
+    @abstractmethod
+    def unpack(self, vector: Array) -> dict[str, Array]:
+        """A vector as parameters."""
+
+
 class Family(ABC):
     """A parametrised set of functions from points to R^c: where weak learners come from.
 
@@ -86,6 +110,14 @@ class Family(ABC):
     @abstractmethod
     def least_squares(self, z: Array) -> Fit:
         """The least-squares fit at these points; what depends on the points alone is computed now, once."""
+
+    def initial(self, rng: np.random.Generator) -> Parameters:
+        """Where methods that move one member start: at 0, unless nothing moves from there."""
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.spec.items()}
+
+    def walk(self, z: Array, batch: int) -> Walk:
+        """A member to be moved at these points, by batches of at most so many."""
+        raise FFGBError(f"{type(self).__name__} has no gradient by its parameters; choose another --learner")
 
     def minimax(self, z: Array) -> Fit:
         """The fit that makes the largest error small, of any entry at any of these points: what WO^∞ is made of."""

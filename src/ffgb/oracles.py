@@ -19,7 +19,7 @@ import numpy as np
 from ffgb.errors import FFGBError
 from ffgb.extensions import Extension, Pairs
 from ffgb.features import Points
-from ffgb.functions import Array, Family, OnPoints
+from ffgb.functions import Array, Family, OnPoints, Parameters
 from ffgb.geometry import AtServer, Geometry
 from ffgb.learners.linear import Linear
 
@@ -43,6 +43,9 @@ class Answer(NamedTuple):
 
 class Oracle(ABC):
     """WO: a query to a weak learner."""
+
+    memory: Parameters = {}
+    """What the algorithm let the client keep from earlier rounds, if anything."""
 
     @abstractmethod
     def sees(self, phi: Array) -> Array:

@@ -15,9 +15,14 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ffgb.aggregates import MomentsOf
+from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.fedprox import FedProx
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
 from ffgb.algorithms.ffgb_l import FFGBL
+from ffgb.algorithms.mime import Mime
+from ffgb.algorithms.parametric import Copies
+from ffgb.algorithms.scaffold import Scaffold
 from ffgb.errors import FFGBError
 from ffgb.extensions import SteepnessOf
 from ffgb.features import Concatenate, Flatten, Standardize
@@ -40,7 +45,7 @@ from ffgb.theory import Finite, Indicators
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(FFGB, FFGBC, FFGBL, Job, Target),
+        *(FFGB, FFGBC, FFGBL, FedAvg, FedProx, Scaffold, Mime, Copies, Job, Target),
         *(CrossEntropy, Logistic, Square, Huber),
         *(Theorem, Power, Constant),
         *(Flatten, Standardize, Concatenate, RandomFourier, Grid, Patches, Encoder),

@@ -100,16 +100,25 @@ class Run:
             self._write_update(f"round-{last.version:06d}.safetensors", last)
         lines = [json.dumps(line, allow_nan=False) + "\n" for line in metrics]
         self._write(self.path / "metrics.jsonl", "".join(lines).encode())
+        for i, (since, memory) in state.memory.items():
+            if since == state.t:
+                message = Message("memory", since, i, tensors=dict(memory))
+                self._write(self._memory(i, since), encode(message))
         content = {
             "t": state.t,
+            "memory": {i: since for i, (since, _) in state.memory.items()},
             "costs": dataclasses.asdict(state.costs),
             "delivered": list(state.delivered),
             "seconds": seconds,
         }
         self._write(self.checkpoint / "state.json", json.dumps(content).encode())
-        for old in self.checkpoint.glob("f-*.safetensors"):
-            if old.name != f"f-{state.t:06d}.safetensors":
-                old.unlink()
+        kept = {f"f-{state.t:06d}.safetensors"} | {
+            self._memory(i, since).name for i, (since, _) in state.memory.items()
+        }
+        for pattern in ("f-*.safetensors", "memory-*.safetensors"):
+            for old in self.checkpoint.glob(pattern):
+                if old.name not in kept:
+                    old.unlink()
 
     def load(self) -> tuple[State, list[dict[str, Any]], float] | None:
         """The last whole round, the metrics so far and the seconds spent; None if no round was finished."""
@@ -125,12 +134,19 @@ class Run:
             metrics = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()[:t]]
             if len(metrics) != t:
                 raise FFGBError(f"metrics.jsonl has {len(metrics)} rounds of {t}")
-            state = State(job, t, f, updates, tuple(content["delivered"]), costs, self._read_geometry(job))
+            memory = {
+                int(i): (since, decode(self._memory(int(i), since).read_bytes()).tensors)
+                for i, since in content["memory"].items()
+            }
+            state = State(job, t, f, updates, tuple(content["delivered"]), costs, self._read_geometry(job), memory)
             return state, metrics, float(content["seconds"])
         except (OSError, KeyError, TypeError, ValueError, FFGBError) as error:
             raise FFGBError(
                 f"the checkpoint in {self.checkpoint} is damaged ({error}); start again with another --out"
             ) from error
+
+    def _memory(self, i: int, since: int) -> Path:
+        return self.checkpoint / f"memory-{i:06d}-{since:06d}.safetensors"
 
     def _read_geometry(self, job: Job) -> Geometry | None:
         if not isinstance(job.geometry, AtServer):
@@ -145,11 +161,11 @@ class Run:
         if job.closed:
             message = decode((self.checkpoint / f"f-{t:06d}.safetensors").read_bytes())
             return from_tensors(job.family, message.tensors), ()
-        f, updates = job.zero(), []
+        f, updates = job.start(), []
         for version in range(1, t + 1):
             message = decode((self.checkpoint / f"round-{version:06d}.safetensors").read_bytes())
-            update = Update.read(message, job.family)
-            f = update.after(f)
+            update = Update.read(message, job)
+            f = update.after(f, job.algorithm)
             updates.append(update)
         return f, tuple(updates)
 

@@ -6,7 +6,18 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 
-_PURPOSES = ("holdout", "partition", "sampling", "client", "features", "sketch", "patches", "oracle", "heterogeneity")
+_PURPOSES = (
+    "holdout",
+    "partition",
+    "sampling",
+    "client",
+    "features",
+    "sketch",
+    "patches",
+    "oracle",
+    "heterogeneity",
+    "start",
+)
 
 
 def stream(seed: int, purpose: str, *key: int) -> np.random.Generator:

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import FFGBError
 from ffgb.federation import Job, Target, Update, light, sample
-from ffgb.functions import Array, Family, Function, average, from_tensors
+from ffgb.functions import Array, Family, Function, Parameters, average, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
@@ -98,6 +98,8 @@ class State:
     costs: Costs
     geometry: Geometry | None = None
     """The one that clients share, if the server alone has it."""
+    memory: Mapping[int, tuple[int, Parameters]] = field(default_factory=dict)
+    """What clients keep, if the algorithm lets them, and since which round: of those that ever took part."""
 
     @property
     def result(self) -> Function:
@@ -170,13 +172,14 @@ class Server:
         family, geometry = learner(ask)
         known_target = target or Target.unchanged(loss.outputs)
         algorithm = algorithm.prepared(ask, family, loss, known_target.mean, known_target.scale)
+        family = algorithm.space(family)
         # One local step leaves the solve to the server; more need the geometry at the clients.
         given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
         job = Job(algorithm, family, loss, target, self.seed, given)
         setup, everyone = setup_message(job), range(self.N)
         ready = self._exchange(encode(setup), [*everyone, *self.tests])
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
-        return State(job, 0, job.zero(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
+        return State(job, 0, job.start(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
     def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
@@ -215,12 +218,14 @@ class Server:
         """
         for t in range(state.t, T):
             began = time.perf_counter()
-            S = sample(self.seed, t, self.N, self.m)  # line 3
+            S = sample(self.seed, t // state.job.algorithm.phases, self.N, self.m)  # line 3
             state = self._catch_up(state, S)
             train = Message("train", t)
             answers = self._ask(state, train, S)
             state = replace(state, costs=state.costs.down(train, len(S)).up(answers[i] for i in S))
-            mean = average([_increment(state.job, answers[i]) for i in S], [self.weights[i] for i in S])
+            increments = [_increment(state.job, answers[i]) for i in S]
+            mean = average(increments, [self.weights[i] for i in S])
+            state = replace(state, memory=_remembered(state, t, dict(zip(S, increments, strict=True))))
             # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
             update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4
             square = None
@@ -248,10 +253,14 @@ class Server:
     ) -> tuple[State, dict[int, Message]]:
         """Send the clients of this round f^{t+1}, and hear what they think of it."""
         closed = state.job.closed
+        if state.job.algorithm.parametric:
+            # everyone goes on with the arrays as they travelled, in the family's own dtype
+            update = replace(update, increment=from_tensors(update.increment.family, light(update.increment)))
         state = _after(state, update)
-        message = state.missing(update.version - 1)[-1].message()
+        message = update.message() if state.job.algorithm.parametric else state.missing(state.t - 1)[-1].message()
         reports = self._ask(state, message, [*S, *self.tests])
-        if self.m == self.N or not closed:
+        going_on = state.t % state.job.algorithm.phases != 0  # the same clients come next
+        if self.m == self.N or not closed or going_on:
             known = () if closed else [answers[i] for i in S]
             costs = state.costs.down(message, len(S), known=known).up(reports[i] for i in S)
             state = replace(state, costs=costs, delivered=_set(state.delivered, S, state.t))
@@ -356,6 +365,9 @@ class Server:
             if update.version <= version:
                 some = [i for i, v in versions.items() if v < update.version]
                 self._exchange(encode(update.message(exact=True)), some)
+        for i in fresh:
+            if i in state.memory:
+                self._exchange(encode(Message("memory", tensors=dict(state.memory[i][1]))), [i])
 
     def _exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, Message]:
         answers = {i: decode(answer) for i, answer in self.engine.exchange(data, clients).items()}
@@ -388,7 +400,11 @@ class Server:
         return (
             metrics
             | state.costs.mean(self.N, state.job.family.size)
-            | {"gamma_min": min(gammas), "gamma_median": statistics.median(gammas), "participants": len(S)}
+            | {
+                "gamma_min": min(gammas) if gammas else None,  # only weak learners have one
+                "gamma_median": statistics.median(gammas) if gammas else None,
+                "participants": len(S),
+            }
         )
 
 
@@ -407,10 +423,20 @@ def _notes(answers: Mapping[int, Message], S: Sequence[int], algorithm: Algorith
     return notes
 
 
+def _remembered(state: State, t: int, answered: Mapping[int, Function]) -> dict[int, tuple[int, Parameters]]:
+    """What clients keep after round t, as the server knows it from what they were given and answered."""
+    memory = dict(state.memory)
+    for i, g in answered.items():
+        _, before = memory.get(i, (0, {}))
+        if after := state.job.algorithm.remember(before, state.f, g):
+            memory[i] = t + 1, after
+    return memory
+
+
 def _increment(job: Job, answer: Message) -> Function:
     """A client's increment, checked: it is about to become a part of everyone's function."""
     try:
-        increment = from_tensors(job.family, answer.tensors)
+        increment = from_tensors(job.algorithm.answers(job.family, answer.round), answer.tensors)
         if increment.terms > max(job.algorithm.K, 1):
             raise FFGBError(f"it has {increment.terms} terms, and a client takes {job.algorithm.K} steps")
         if job.algorithm.clips and not np.isfinite(answer.tensors.get("radii", np.array([np.inf]))).all():
@@ -430,7 +456,7 @@ def _solved(geometry: Geometry | None, mean: Function) -> Function:
 def _after(state: State, update: Update) -> State:
     """The state with f^{t+1} in place of f^t."""
     updates = () if state.job.closed else (*state.updates, update)
-    return replace(state, t=update.version, f=update.after(state.f), updates=updates)
+    return replace(state, t=update.version, f=update.after(state.f, state.job.algorithm), updates=updates)
 
 
 def best_length(slopes: Array) -> float:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -114,7 +115,8 @@ def train(
             if should_stop():
                 break
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
-        data = Model(state.job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
+        job = dataclasses.replace(state.job, family=state.result.family)  # of parameter space, the model alone
+        data = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
         finished = state.t == config.exchanges or bool(config.stop and metrics and spent(metrics[-1]))
         if finished and (calls := sum(line.get("uncovered", 0.0) for line in metrics)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ffgb.aggregates import Ask
 from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints
+from ffgb.functions import Array, Family, Function, OnPoints, OpenSum, Parameters
 from ffgb.geometry import Geometry
 from ffgb.losses import Loss
 from ffgb.oracles import Oracle
@@ -28,6 +28,12 @@ class Algorithm(ABC):
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
     """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
 
+    parametric: ClassVar[bool] = False
+    """It trains the parameters of one member, rather than a sum of members (parametric.py)."""
+
+    phases: ClassVar[int] = 1
+    """Exchanges in a row that the same clients take part in."""
+
     search: bool
     """The server looks for the best step along the mean of the clients' increments, by the slopes they report."""
 
@@ -44,6 +50,33 @@ class Algorithm(ABC):
     def seen(self, values: Array) -> Array:
         """Proj_C(f) from f, both as values at some points: what scores are of."""
         return values
+
+    def space(self, family: Family) -> Family:
+        """Where the trained function lives, given the family of members."""
+        return family
+
+    def answers(self, family: Family, t: int) -> Family:
+        """What a client's answer in round t is of."""
+        return family
+
+    def start(self, family: Family, seed: int) -> Function:
+        """f^0."""
+        return self.zero(family)
+
+    def zero(self, family: Family) -> Function:
+        """The empty sum."""
+        return OpenSum(family, ()) if self.clips else family.zero()
+
+    def remember(self, memory: Parameters, f: Function, g: Function) -> Parameters:
+        """What a client keeps for its next round, from what it kept, was given and answered.
+
+        It follows from what travelled, so that the server knows it too and can restore a client that lost it.
+        """
+        return {}
+
+    def after(self, f: Function, decay: float, increment: Function, step: float) -> Function:
+        """f^{t+1} from f^t, the same operations in the same order wherever it is computed."""
+        return f * decay + increment * step
 
     @abstractmethod
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:

@@ -80,5 +80,5 @@ class Host:
                 raise FFGBError("a message asks for a statistic that is none")
             return statistic
         if message.kind in ("update", "direction") and self.job is not None:
-            return Update.read(message, self.job.family)
+            return Update.read(message, self.job)
         return None

@@ -6,7 +6,7 @@ one (D+1) × c array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,7 +15,7 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 
 from ffgb.extensions import Pairs
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, JetFit, Parameters
+from ffgb.functions import Array, Family, Fit, JetFit, Parameters, Walk
 
 INTERCEPT = 0.1
 """Small against the ridge.  A client that holds mostly one class explains
@@ -62,6 +62,9 @@ class Linear(Family):
         wide = weight[:, :-1].transpose(1, 0, 2).reshape(d - 1, m * c)
         values: Array = (z @ wide).reshape(len(z), m, c).transpose(1, 0, 2)
         return values + weight[:, -1:]
+
+    def walk(self, z: Array, batch: int) -> Walk:
+        return _Walk(self, z)
 
     def covector(self, z: Array, phi: Array) -> Array:
         """Inner products in L²(α_i) of φ with the D features and the constant: ([Φ, 1]'φ)/n, (D+1, c)."""
@@ -195,3 +198,26 @@ class Linear(Family):
 
     def _with_constant(self, z: Array) -> Array:
         return np.concatenate([z, np.full((len(z), 1), self.intercept, np.float32)], axis=1)
+
+
+@final
+class _Walk(Walk):
+    """Φ W + β to be moved; the vector is the array itself."""
+
+    def __init__(self, family: Linear, z: Array) -> None:
+        self._z = z
+        shape, dtype = family.spec["weight"]
+        self._weight, self._slope = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self.vector, self.gradient = self._weight.reshape(-1), self._slope.reshape(-1)
+
+    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+        z = self._z[rows]
+        d = (slope(z @ self._weight[:-1] + self._weight[-1], rows) / len(rows)).astype(np.float32)
+        np.matmul(z.T, d, out=self._slope[:-1])
+        self._slope[-1] = d.sum(axis=0)
+
+    def pack(self, parameters: Parameters) -> Array:
+        return np.asarray(parameters["weight"], np.float32).reshape(-1)
+
+    def unpack(self, vector: Array) -> dict[str, Array]:
+        return {"weight": vector.reshape(self._weight.shape).copy()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, final
@@ -19,7 +19,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, Parameters
+from ffgb.functions import Array, Family, Fit, Parameters, Walk
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants: Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015, and torch's defaults."""
@@ -104,6 +104,9 @@ class MLP(Family):
                 parameters[name] = (2.0 * rng.random(shape, dtype=np.float32) - 1.0) * bound
         return parameters
 
+    def walk(self, z: Array, batch: int) -> Walk:
+        return _Walk(self, z, batch)
+
     def least_squares(self, z: Array) -> Fit:
         """Adam on the mean over a batch of ‖h(x) − φ(x)‖², from a random start.
 
@@ -134,6 +137,48 @@ class MLP(Family):
                 return descent.member()
 
         return fit
+
+
+@final
+class _Walk(Walk):
+    """An MLP to be moved.  Nets for batches of other sizes share its parameters and gradient."""
+
+    def __init__(self, family: MLP, z: Array, batch: int) -> None:
+        self._family, self._table = family, _with_ones(z)
+        self._active = np.arange(z.shape[1])
+        self._nets: dict[int, tuple[Array, _Net]] = {}
+        self.vector, self.gradient = self._net(min(batch, len(z)))[1].flat
+
+    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+        x, net = self._net(len(rows))
+        self._table.take(rows, axis=0, out=x, mode="clip")
+        net.forward()
+        np.multiply(slope(net.errors.T, rows).T, np.float32(1.0 / len(rows)), out=net.errors)
+        net.backward()
+
+    def pack(self, parameters: Parameters) -> Array:
+        before = self.vector.copy()
+        self.vector[:] = 0.0
+        net = next(iter(self._nets.values()))[1]
+        net.load(parameters, self._active)
+        packed = self.vector.copy()
+        self.vector[:] = before
+        return packed
+
+    def unpack(self, vector: Array) -> dict[str, Array]:
+        before = self.vector.copy()
+        self.vector[:] = vector
+        parameters = {name: np.empty(shape, np.float32) for name, (shape, _) in self._family.spec.items()}
+        next(iter(self._nets.values()))[1].store(parameters, self._active)
+        self.vector[:] = before
+        return parameters
+
+    def _net(self, size: int) -> tuple[Array, _Net]:
+        if size not in self._nets:
+            x, y = aligned((size, self._table.shape[1])), aligned((self._family.outputs, size))
+            flat = next(iter(self._nets.values()))[1].flat if self._nets else None
+            self._nets[size] = x, _Net(self._family.hidden, self._family.slope, x, y, flat)
+        return self._nets[size]
 
 
 def batches(n: int, size: int, rng: np.random.Generator) -> Iterator[Array]:
@@ -315,11 +360,13 @@ class _Net:
     These matrices are views of one flat vector, and so are their gradients, so that Adam sees two vectors.
     """
 
-    def __init__(self, hidden: tuple[int, ...], slope: float, x: Array, y: Array) -> None:
+    def __init__(
+        self, hidden: tuple[int, ...], slope: float, x: Array, y: Array, flat: tuple[Array, Array] | None = None
+    ) -> None:
         points, width = x.shape
         shapes = list(zip((*hidden, len(y)), (width, *(units + 1 for units in hidden)), strict=True))
         size = sum(units * inputs for units, inputs in shapes)
-        self.parameters, self.gradient = aligned((size,)), aligned((size,))
+        self.flat = self.parameters, self.gradient = flat or (aligned((size,)), aligned((size,)))
         self.weights, gradients = _cut(self.parameters, shapes), _cut(self.gradient, shapes)
 
         # The values before and after the leaky ReLU, and its derivative: one array each, so that one call serves all

@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features import FeatureMap, Flatten
-from ffgb.functions import Array, Family, Fit, Parameters
+from ffgb.functions import Array, Family, Fit, Parameters, Walk
 from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval
 from ffgb.trust import named
 
@@ -107,6 +107,15 @@ class Net(Family):
 
         return fit
 
+    def initial(self, rng: np.random.Generator) -> Parameters:
+        """A random member, as torch starts it."""
+        with _sealed(int(rng.integers(2**63))):
+            return {name: p.detach().numpy().copy() for name, p in self._build().named_parameters()}
+
+    def walk(self, z: Array, batch: int) -> Walk:
+        with _sealed(0):
+            return _Walk(self, z)
+
     def _build(self) -> torch.nn.Module:
         """A freshly initialised module, in float32."""
         factory = _cnn() if self.module == "cnn" else named(self.module, "--learner")
@@ -179,6 +188,41 @@ class _Descent(Descent):
         rows = torch.from_numpy(batch)
         torch.index_select(self._points, 0, rows, out=self._x)
         torch.index_select(self._target, 0, rows, out=self._y)
+
+
+@final
+class _Walk(Walk):
+    """A module to be moved; the vector is its parameters, one after the other."""
+
+    def __init__(self, family: Net, z: Array) -> None:
+        import torch
+
+        self._spec = family.spec
+        self._module = family._build().train()
+        self._points = torch.from_numpy(_arranged(self._module, z.reshape(len(z), *family.shape)))
+        flat = _flattened(self._module)
+        assert flat.grad is not None
+        self.vector, self.gradient = flat.numpy(), flat.grad.numpy()
+
+    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+        with _sealed(0):
+            import torch
+
+            self.gradient[:] = 0.0
+            h = self._module(torch.index_select(self._points, 0, torch.from_numpy(rows)))
+            d = slope(h.detach().numpy(), rows) / len(rows)
+            h.backward(torch.from_numpy(d.astype(np.float32)))
+
+    def pack(self, parameters: Parameters) -> Array:
+        return np.concatenate([np.asarray(parameters[name], np.float32).reshape(-1) for name in self._spec])
+
+    def unpack(self, vector: Array) -> dict[str, Array]:
+        ends = np.cumsum([math.prod(shape) for shape, _ in self._spec.values()])
+        pieces = np.split(vector, ends[:-1])
+        return {
+            name: piece.reshape(shape).copy()
+            for piece, (name, (shape, _)) in zip(pieces, self._spec.items(), strict=True)
+        }
 
 
 @contextmanager

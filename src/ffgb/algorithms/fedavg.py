@@ -1,0 +1,33 @@
+"""FedAvg: local steps of gradient descent, then the mean of the parameters.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning of deep networks from decentralized
+data", AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ffgb.algorithms.parametric import MODEL, Local, Parametric
+from ffgb.functions import Array
+
+
+@final
+@dataclass(frozen=True)
+class FedAvg(Parametric):
+    """K steps y ← y − ηv, v ← βv + ∇ℓ(y; batch), v starting at 0 in every round (β = 0: plain steps)."""
+
+    momentum: float = 0.0
+
+    def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
+        y = state[MODEL].copy()
+        v = np.zeros_like(y)
+        for rows in here.batches(self.steps(here)):
+            v *= np.float32(self.momentum)
+            v += here.gradient(y, rows)
+            y -= np.float32(self.step) * v
+        return {MODEL: y}

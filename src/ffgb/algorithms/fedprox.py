@@ -1,0 +1,41 @@
+"""FedProx: FedAvg with a pull towards where the round began.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in heterogeneous networks", MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ffgb.algorithms.parametric import MODEL, Local, Parametric
+from ffgb.errors import FFGBError
+from ffgb.functions import Array
+
+
+@final
+@dataclass(frozen=True)
+class FedProx(Parametric):
+    """K steps on the client's loss plus (prox/2)‖y − x‖²."""
+
+    momentum: float = 0.0
+    prox: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.prox < np.inf:
+            raise FFGBError(f"FedProx's pull is 0 or a positive number, not {self.prox}; set --prox")
+
+    def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
+        x = state[MODEL]
+        y = x.copy()
+        v = np.zeros_like(y)
+        for rows in here.batches(self.steps(here)):
+            v *= np.float32(self.momentum)
+            v += here.gradient(y, rows)
+            v += np.float32(self.prox) * (y - x)
+            y -= np.float32(self.step) * v
+        return {MODEL: y}

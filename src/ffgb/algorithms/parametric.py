@@ -1,0 +1,218 @@
+"""Parametric methods: the variable is the parameters of one member, and the server averages parameters.
+
+They run on the same server loop as the functional methods.  What is trained is a point of a *parameter space*: one or
+several arrays of the shape of a member, such as the model x and a control variate c.  A client sends the new values
+of some of them, and the mean over clients is what comes next (decay 0): so one array up and one down a round is
+FedAvg, and what a method sends more is counted, because it is there.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, Notes
+from ffgb.errors import FFGBError
+from ffgb.features import FeatureMap, Points
+from ffgb.functions import Array, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
+from ffgb.geometry import Geometry
+from ffgb.learners.mlp import batches
+from ffgb.losses import Loss
+from ffgb.oracles import Answer, Oracle
+from ffgb.seeds import stream
+
+MODEL = "x"
+
+
+@final
+@dataclass(frozen=True)
+class Copies(Family):
+    """Parameter space: arrays of the shape of a member, by name.  As a function it is the member "x"."""
+
+    closed: ClassVar[bool] = True
+    inner: Family
+    names: tuple[str, ...]
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return self.inner.outputs
+
+    @property
+    def features(self) -> FeatureMap:  # type: ignore[override]
+        return self.inner.features
+
+    @property
+    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {f"{name}/{p}": form for name in self.names for p, form in self.inner.spec.items()}
+
+    @property
+    def size(self) -> int:
+        """One *model* is one member, however many arrays travel."""
+        return self.inner.size
+
+    def members(self, stack: Parameters, z: Array) -> Array:
+        return self.inner.members({name: stack[f"{MODEL}/{name}"] for name in self.inner.spec}, z)
+
+    def least_squares(self, z: Array) -> Fit:
+        raise FFGBError("a point of parameter space is moved by gradients; it is fitted to nothing")
+
+    def point(self, parts: Mapping[str, Parameters]) -> ClosedSum:
+        """Some of the arrays, as what travels."""
+        arrays = {f"{name}/{p}": np.asarray(a, np.float64) for name, part in parts.items() for p, a in part.items()}
+        return ClosedSum(Copies(self.inner, tuple(parts)), arrays)
+
+
+def part(f: Function, name: str) -> dict[str, Array]:
+    """The arrays of this name."""
+    assert isinstance(f, ClosedSum)
+    assert isinstance(f.family, Copies)
+    return {p: f.parameters[f"{name}/{p}"] for p in f.family.inner.spec}
+
+
+@final
+class FirstOrder(Oracle):
+    """The stochastic first-order oracle: the gradient of a client's mean loss over a batch, by the parameters."""
+
+    def __init__(self, family: Copies, z: Array, batch: float) -> None:
+        self.n = len(z)
+        self.size = max(1, min(self.n, round(batch * self.n) if 0 < batch < 1 else int(batch)))
+        self.walk: Walk = family.inner.walk(z, self.size)
+        self.memory: Parameters = {}
+        """What a method lets the client keep from round to round."""
+
+    def sees(self, phi: Array) -> Array:
+        return phi
+
+    def __call__(self, query: Array, rng: np.random.Generator) -> Answer:
+        raise FFGBError("a first-order oracle gives gradients, and no weak learner")
+
+
+@final
+class Local:
+    """A client's own problem, as a method sees it in one round: gradients, and the rows of its batches."""
+
+    def __init__(self, oracle: FirstOrder, y: Array, loss: Loss, rng: np.random.Generator) -> None:
+        self.oracle, self.y, self.loss, self.rng = oracle, y, loss, rng
+
+    def gradient(self, x: Array, rows: Array | None = None) -> Array:
+        """∇ of the mean loss over these rows (all, if none are given) at x.  The next call overwrites it."""
+        walk = self.oracle.walk
+        if rows is not None:
+            return self._at(x, rows)
+        total, n = np.zeros_like(walk.gradient), self.oracle.n
+        for start in range(0, n, self.oracle.size):
+            some = np.arange(start, min(start + self.oracle.size, n))
+            total += np.float32(len(some) / n) * self._at(x, some)
+        return total
+
+    def _at(self, x: Array, rows: Array) -> Array:
+        walk = self.oracle.walk
+        if walk.vector is not x:
+            walk.vector[:] = x
+        walk.differentiate(rows, lambda values, rows: self.loss.gradient(values, self.y[rows]))
+        return walk.gradient
+
+    def batches(self, K: int) -> Iterator[Array]:
+        """Rows of K batches, cut from shuffled epochs."""
+        rows = batches(self.oracle.n, self.oracle.size, self.rng)
+        return (next(rows) for _ in range(K))
+
+
+@dataclass(frozen=True)
+class Parametric(Algorithm):
+    """A method on parameters: K steps of size η on batches at each client, then the mean.
+
+    An algorithm of this kind is a final class with `local`, and `remember` if clients keep something.
+    """
+
+    parametric: ClassVar[bool] = True
+    arrays: ClassVar[tuple[str, ...]] = (MODEL,)
+    """What the server keeps."""
+    mu: ClassVar[float] = 0.0  # type: ignore[misc]
+    search: ClassVar[bool] = False  # type: ignore[misc]
+
+    step: float
+    """η."""
+    K: int = 1
+    batch: float = 128.0
+    """Points in a batch, or a share of the client's, below 1."""
+    epochs: int = 0
+    """Passes over a client's own points in a round, instead of K steps."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step < np.inf:
+            raise FFGBError(f"the step size must be a positive number, not {self.step}; set --step-size")
+        if self.K < 1 or self.epochs < 0 or not self.batch > 0:
+            raise FFGBError("a client takes at least one local step, on at least one point")
+
+    @abstractmethod
+    def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
+        """One client's round: from the server's arrays to the new values of those it sends (`sends`)."""
+
+    def sends(self, t: int) -> tuple[str, ...]:
+        """The arrays that travel in round t; the others stay, or everyone knows what becomes of them (`settle`)."""
+        return self.arrays
+
+    def settle(self, state: dict[str, Array], sent: tuple[str, ...]) -> dict[str, Array]:
+        """What everyone does to the arrays by themselves, when these were sent."""
+        return state
+
+    def steps(self, here: Local) -> int:
+        return self.epochs * -(-here.oracle.n // here.oracle.size) if self.epochs else self.K
+
+    # the server loop's view
+
+    def space(self, family: Family) -> Family:
+        return Copies(family, self.arrays)
+
+    def answers(self, family: Family, t: int) -> Family:
+        assert isinstance(family, Copies)
+        return Copies(family.inner, self.sends(t))
+
+    def start(self, family: Family, seed: int) -> Function:
+        """x at random, as a net starts, and all else at 0: the same for everyone, from the seed."""
+        assert isinstance(family, Copies)
+        zero = {name: np.zeros(shape) for name, (shape, _) in family.inner.spec.items()}
+        return family.point({MODEL: family.inner.initial(stream(seed, "start"))} | dict.fromkeys(self.arrays[1:], zero))
+
+    def after(self, f: Function, decay: float, increment: Function, step: float) -> Function:
+        """The arrays that were sent replace those that were there."""
+        assert isinstance(f, ClosedSum)
+        assert isinstance(increment, ClosedSum)
+        arrays = {**f.parameters, **increment.parameters}
+        if increment.parameters.keys() != f.parameters.keys():
+            sent = tuple(dict.fromkeys(name.partition("/")[0] for name in increment.parameters))
+            arrays = self.settle(arrays, sent)
+        return ClosedSum(f.family, arrays)
+
+    def eta(self, k: int, t: int) -> float:
+        return self.step
+
+    def decay(self, t: int) -> float:
+        return 0.0
+
+    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+        if geometry is not None:
+            raise FFGBError("a shared geometry is for ffgb; use --geometry local")
+        assert isinstance(family, Copies)
+        return FirstOrder(family, points.features(family.features), self.batch)
+
+    def client(
+        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
+    ) -> tuple[OnPoints, Notes]:
+        assert isinstance(oracle, FirstOrder)
+        family: Any = f.increment.family
+        pack, unpack = oracle.walk.pack, oracle.walk.unpack
+        state = {name: pack(part(f.increment, name)) for name in self.arrays}
+        sent = self.local(t, state, Local(oracle, y, loss, rng))
+        g = family.point({name: unpack(vector) for name, vector in sent.items()})
+        # what h is at the client's points is not asked for here: the mean of parameters is another function
+        return OnPoints(0.0, g, np.full_like(f.values, np.nan)), {"gamma": []}
+
+    def project(self, f: Function) -> Function:
+        family: Any = f.family
+        return ClosedSum(family.inner, part(f, MODEL))

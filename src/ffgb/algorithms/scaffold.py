@@ -1,0 +1,48 @@
+"""SCAFFOLD: local steps, corrected by how a client's gradient differs from everyone's.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled averaging for federated learning", ICML
+2020: Algorithm 1 with option II for the control variates, global step 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from ffgb.algorithms.parametric import MODEL, Local, Parametric, part
+from ffgb.functions import Array, Function, Parameters
+
+CONTROL = "c"
+
+
+@final
+@dataclass(frozen=True)
+class Scaffold(Parametric):
+    """K steps y ← y − η(∇ℓ(y; batch) − c_i + c).  The control variate c travels with the model: twice FedAvg's
+    traffic."""
+
+    arrays: ClassVar[tuple[str, ...]] = (MODEL, CONTROL)
+    share: float = 1.0
+    """m/N, the clients that take part in a round: the mean of all c_i moves by that much of the mean of theirs."""
+
+    def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
+        x, c = state[MODEL], state[CONTROL]
+        own = here.oracle.walk.pack(here.oracle.memory) if here.oracle.memory else np.zeros_like(c)
+        y, K, eta, correction = x.copy(), self.steps(here), np.float32(self.step), c - own
+        for rows in here.batches(K):
+            y -= eta * (here.gradient(y, rows) + correction)  # line 10
+        after = (x - y) / (np.float32(K) * eta) - correction  # line 12, option II
+        # lines 13, 16 and 17: the mean of what is sent is the next c
+        sent = after + correction if self.share == 1.0 else c + np.float32(self.share) * (after - own)
+        return {MODEL: y, CONTROL: sent}
+
+    def remember(self, memory: Parameters, f: Function, g: Function) -> Parameters:
+        """c_i⁺, from what was sent: the same numbers at the client and at the server."""
+        c, sent = ({p: a.astype(np.float32) for p, a in part(of, CONTROL).items()} for of in (f, g))
+        own = memory or {p: np.zeros_like(a) for p, a in c.items()}
+        if self.share == 1.0:
+            return {p: sent[p] - (c[p] - own[p]) for p in c}
+        return {p: own[p] + (sent[p] - c[p]) / np.float32(self.share) for p in c}
