@@ -383,17 +383,19 @@ def make_algorithm(config: Config) -> Algorithm:
             return FFGBL(L, K, rounds or 1, schedule, config.extension, config.bound, config.residual)
     if config.algorithm in PARAMETRIC:
         assert config.step_size is not None
-        common: Any = (config.step_size, K, float(config.batch or 1), config.local_epochs)
+        common: dict[str, Any] = {
+            "step": config.step_size, "K": K, "batch": float(config.batch or 1), "epochs": config.local_epochs,
+        }  # fmt: skip
         momentum = config.momentum or 0.0
         match config.algorithm:
             case "fedavg":
-                return FedAvg(*common, momentum)
+                return FedAvg(**common, momentum=momentum)
             case "fedprox":
-                return FedProx(*common, momentum, config.prox)
+                return FedProx(**common, momentum=momentum, prox=config.prox)
             case "scaffold":
-                return Scaffold(*common, int(config.participation or 1) / int(config.clients or 1))
+                return Scaffold(**common, share=int(config.participation or 1) / int(config.clients or 1))
             case "mime":
-                return Mime(*common, momentum)
+                return Mime(**common, momentum=momentum)
     raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose {', '.join(ALGORITHMS)}")
 
 

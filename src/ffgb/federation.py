@@ -224,13 +224,14 @@ class Client:
     def _take(self, update: Update, values: Array | None) -> Message:
         """f^{t+1} from f^t, given the increment at this client's points."""
         if not self.job.closed:
+            assert values is not None
             # the old ensemble is never evaluated again
             self.f = update.decay * self.f + update.step * values
         else:
             # From the one array that f is, so that f at the points does not depend on the way it came here.
             self.whole = update.after(self.whole, self.job.algorithm)
-            fresh = values is not None and update.decay == 0.0 and update.step == 1.0
-            self.f = values if fresh else self.whole.evaluate(self.z)
+            known = values if update.decay == 0.0 and update.step == 1.0 else None
+            self.f = self.whole.evaluate(self.z) if known is None else known
         self.version = update.version
         return self._report()
 

@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 class Oracle(ABC):
     """WO: a query to a weak learner."""
 
-    memory: Parameters = {}
+    memory: Parameters
     """What the algorithm let the client keep from earlier rounds, if anything."""
 
     @abstractmethod

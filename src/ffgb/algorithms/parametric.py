@@ -209,6 +209,8 @@ class Parametric(Algorithm):
         pack, unpack = oracle.walk.pack, oracle.walk.unpack
         state = {name: pack(part(f.increment, name)) for name in self.arrays}
         sent = self.local(t, state, Local(oracle, y, loss, rng))
+        if not all(np.isfinite(vector).all() for vector in sent.values()):
+            raise FFGBError("the local steps diverged to infinite values; choose a smaller --step-size")
         g = family.point({name: unpack(vector) for name, vector in sent.items()})
         # what h is at the client's points is not asked for here: the mean of parameters is another function
         return OnPoints(0.0, g, np.full_like(f.values, np.nan)), {"gamma": []}
