@@ -177,6 +177,9 @@ def train(
     step_size: Annotated[float | None, _option(METHOD, "η₀, or the constant step.", BY_LEARNER)] = None,
     step_power: Annotated[float, _option(METHOD, "p of the power schedule.")] = 1.0,
     step_offset: Annotated[str, _option(METHOD, "t: the paper's Kt+k+1; t+1: its authors' code, K(t+1)+k.")] = "t",
+    distill: Annotated[
+        str | None, _option(METHOD, "clients: each makes one weak learner of its K before sending (ffgb).", "no")
+    ] = None,
     momentum: Annotated[
         float | None, _option(METHOD, "Of local steps (fedavg, fedprox), or the server's (mime).", "0; mime: 0.9")
     ] = None,
@@ -340,6 +343,46 @@ def predict(
     else:
         output.write_text(text)
         print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
+
+
+@app.command()
+def distill(
+    run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
+    by: Annotated[
+        str, typer.Option(help="server: at points it has; clients: by FedAvg, at theirs, when it has none.")
+    ] = "server",
+    data: Annotated[
+        list[str] | None, typer.Option(help="The server's points, files without labels.", show_default="the run's own")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 20_000,
+    rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 200,
+    step_size: Annotated[float, typer.Option(help="Its step size (clients).")] = 0.3,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """One learner in place of an ensemble, by its values at points without labels."""
+    from ffgb.distill import distill_run
+    from ffgb.runs import Run
+
+    output = output or run / "distilled.safetensors"
+    with Console(stderr=True).status("distilling") as status:
+        found = distill_run(
+            *(Run.open(run), output, by, data or ()),
+            steps=steps,
+            rounds=rounds,
+            step_size=step_size,
+            on_round=lambda line: status.update(f"distilling: round {line['round']}"),
+        )
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+    else:
+        _print_rows([{"model": name, **found[name]} for name in ("before", "after")])
+        print(
+            f"predicts {found['speedup']:,.0f} times as fast; {found['models']:,.1f} models exchanged a client; "
+            f"{output}"
+        )
 
 
 @app.command()

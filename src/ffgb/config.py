@@ -75,6 +75,7 @@ ONLY = {
     "extension": ("ffgb-l",),
     "one_round": ("ffgb-l",),
     "ridge": ("ffgb", "ffgb-c"),
+    "distill": ("ffgb",),
 }
 """Which algorithms have a use for a setting that others have none for."""
 SMOOTH = ("inputs", *FOURIER)
@@ -83,6 +84,7 @@ CHOICES = {
     "client_weights": ("uniform", "size"),
     "geometry": ("local", "shared"),
     "gram": GRAMS,
+    "distill": ("clients",),
 }
 REGRESSION_LOSSES = ("square", "huber")
 
@@ -124,6 +126,8 @@ class Config:
     extension: str | None = None
     one_round: bool | None = None
     """FFGB.L in one exchange that stands for all its rounds."""
+    distill: str | None = None
+    """"clients": each makes one weak learner of its K before it sends them."""
     participation: int | float | None = None
     """How many clients are sampled each round: a whole number of them, or a share as a float."""
     client_weights: str | None = None
@@ -276,6 +280,8 @@ class Config:
             raise FFGBError(
                 "ffgb-c needs a loss with a bounded gradient; for regression leave --loss out, or use huber"
             )
+        if self.distill and self.learner in CLOSED:
+            raise FFGBError(f"--distill is for ensembles; {self.learner} is one array, whatever was added")
         if self.algorithm in PARAMETRIC:
             for name, idle in (("mu", self.mu), ("no-residual", not self.residual), ("validation", self.validation)):
                 if idle:
@@ -373,7 +379,7 @@ def make_algorithm(config: Config) -> Algorithm:
         raise FFGBError(f"{config.algorithm} is bounded by the steps of its schedule; choose a --schedule but search")
     match config.algorithm:
         case "ffgb":
-            return FFGB(schedule, K, mu, config.residual, search)
+            return FFGB(schedule, K, mu, config.residual, search, config.distill == "clients")
         case "ffgb-c":
             B = math.inf if config.bound is None else config.bound
             return FFGBC(schedule, K, mu, config.gamma, B, config.residual)

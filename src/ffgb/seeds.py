@@ -17,6 +17,7 @@ _PURPOSES = (
     "oracle",
     "heterogeneity",
     "start",
+    "distill",
 )
 
 

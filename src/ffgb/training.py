@@ -75,7 +75,7 @@ def train(
             Run.must_be_free(path)
         dataset = load_data(config)
         config = config.resolved(dataset)
-        parts = _parts(config, dataset)
+        parts = make_parts(config, dataset)
         on_start(config, dataset)
         costs = Costs()
         if config.validation and run is None:
@@ -175,7 +175,7 @@ def federate(
     return state, metrics
 
 
-def _parts(config: Config, dataset: Dataset) -> list[Array]:
+def make_parts(config: Config, dataset: Dataset) -> list[Array]:
     """Who holds which training rows."""
     assert config.split is not None
     return partition(

@@ -6,8 +6,9 @@ residual it is restricted functional gradient descent (RFGD), that is, gradient 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -31,6 +32,10 @@ class FFGB(Algorithm):
     mu: float = 0.0
     residual: bool = True
     search: bool = False
+    distill: bool = False
+    """A client makes one weak learner of its K before it sends them (the paper's section 5)."""
+
+    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {"gamma_distilled": min}
 
     def __post_init__(self) -> None:
         if self.K < 1:
@@ -59,7 +64,11 @@ class FFGB(Algorithm):
                 Δ = Δ + gradient - seen  # line 6
             if gamma is not None:
                 gammas.append(gamma)
-        return g, {"gamma": gammas}  # line 8
+        if not self.distill or self.K == 1:
+            return g, {"gamma": gammas}  # line 8
+        decay = self.decay(t)
+        one, _, gamma, _ = oracle(g.values - decay * f.values, rng)
+        return decay * f + one, {"gamma": gammas, "gamma_distilled": [] if gamma is None else [gamma]}
 
     def project(self, f: Function) -> Function:
         return f  # C is all of L²(α)

@@ -1,0 +1,162 @@
+"""A FedAvg round on 56 clients, against the loop that most people would write in torch, and against pfl.
+
+    python benchmarks/fedavg_round.py [--pfl PYTHON] [--json FILE]
+
+The job of MNIST's shape: 56 clients × 1,071 points, MLP 784-32-32-10, 25 local steps of SGD on 20 % of the points.
+All use two processes of one thread each, and all run in turns, so that a busy machine is as busy for each.  The time
+is that of training and averaging; evaluation, which everyone may do when they like, is left out.  --pfl names a
+Python that has pfl 0.6.0 and torch, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+import numpy as np
+
+from ffgb.algorithms.fedavg import FedAvg
+from ffgb.engines.local import Holding, LocalEngine
+from ffgb.features import Flatten
+from ffgb.functions import Array
+from ffgb.learners.mlp import MLP
+from ffgb.losses import CrossEntropy
+from ffgb.server import Server
+from ffgb.wire import Message, decode, encode
+
+CLIENTS, POINTS, STEPS, SHARE, RATE, PROCESSES, TURNS = 56, 1071, 25, 0.2, 0.1, 2, 5
+
+
+def data() -> list[tuple[Array, Array]]:
+    rng = np.random.default_rng(0)
+    return [(rng.random((POINTS, 784), np.float32), rng.integers(0, 10, POINTS)) for _ in range(CLIENTS)]
+
+
+def torch_worker(pipe: Connection, clients: list[tuple[Array, Array]]) -> None:
+    """Plain torch: a module, SGD, `x[idx]`, one client after the other."""
+    import torch
+
+    torch.set_num_threads(1)
+    nn = torch.nn
+    net = nn.Sequential(
+        nn.Linear(784, 32), nn.LeakyReLU(0.01), nn.Linear(32, 32), nn.LeakyReLU(0.01), nn.Linear(32, 10)
+    )
+    tensors = [(torch.tensor(x), torch.tensor(y)) for x, y in clients]
+    size = round(SHARE * POINTS)
+    while (start := pipe.recv()) is not None:
+        total: Any = None
+        for x, y in tensors:
+            net.load_state_dict({k: torch.tensor(v) for k, v in start.items()})
+            optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
+            for _ in range(STEPS):
+                idx = torch.randperm(POINTS)[:size]
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(net(x[idx]), y[idx]).backward()
+                optimiser.step()
+            state = {k: v.detach().clone() for k, v in net.state_dict().items()}
+            total = state if total is None else {k: total[k] + state[k] for k in state}
+        pipe.send({k: v.numpy() / CLIENTS for k, v in total.items()})
+
+
+class Torch:
+    """The loop in two processes."""
+
+    def __init__(self, clients: list[tuple[Array, Array]]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes = []
+        for k in range(PROCESSES):
+            ours, theirs = context.Pipe()
+            context.Process(target=torch_worker, args=(theirs, clients[k::PROCESSES]), daemon=True).start()
+            self.pipes.append(ours)
+        rng = np.random.default_rng(0)
+        shapes = {"0.weight": (32, 784), "0.bias": (32,), "2.weight": (32, 32), "2.bias": (32,)}
+        shapes |= {"4.weight": (10, 32), "4.bias": (10,)}
+        self.state = {k: rng.uniform(-0.05, 0.05, s).astype(np.float32) for k, s in shapes.items()}
+
+    def round(self) -> float:
+        began = time.perf_counter()
+        for pipe in self.pipes:
+            pipe.send(self.state)
+        parts = [pipe.recv() for pipe in self.pipes]
+        self.state = {k: sum(part[k] for part in parts) for k in self.state}
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.send(None)
+
+
+class Ours:
+    """The real server's exchange of a round: train, average, send the mean."""
+
+    def __init__(self, clients: list[tuple[Array, Array]]) -> None:
+        self.engine = LocalEngine([Holding(x, y) for x, y in clients], PROCESSES)
+        server = Server(self.engine, [POINTS] * CLIENTS)
+        algorithm = FedAvg(step=RATE, K=STEPS, batch=SHARE)
+        self.state = server.start(algorithm, lambda ask: (MLP(Flatten(784), 10), None), CrossEntropy(10))
+        self.rounds = server.rounds(self.state, 10**6)
+        self.t = 0
+
+    def round(self) -> float:
+        """Seconds of training alone: the question "train" put to all clients, and the mean of their answers."""
+        began = time.perf_counter()
+        answers = self.engine.exchange(encode(Message("train", self.t)), list(range(CLIENTS)))
+        parts = [decode(answers[i]).tensors for i in range(CLIENTS)]
+        mean = {name: sum(part[name].astype(np.float64) for part in parts) / CLIENTS for name in parts[0]}
+        seconds = time.perf_counter() - began
+        assert all(np.isfinite(array).all() for array in mean.values())
+        return seconds
+
+    def whole(self) -> float:
+        """A round of the server as users have it, with loss and accuracy at all clients' points."""
+        began = time.perf_counter()
+        self.state, _ = next(self.rounds)
+        self.t = self.state.t
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pfl", help="a Python with pfl 0.6.0 and torch")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    clients = data()
+    ours, torch = Ours(clients), Torch(clients)
+    for warm_up in (ours.whole, ours.round, torch.round):
+        warm_up()
+    times: dict[str, list[float]] = {"ours": [], "ours, with evaluation": [], "torch loop": []}
+    for _ in range(TURNS):
+        times["ours"].append(ours.round())
+        times["torch loop"].append(torch.round())
+        times["ours, with evaluation"].append(ours.whole())
+    ours.close()
+    torch.close()
+    if options.pfl:
+        script = Path(__file__).with_name("pfl_round.py")
+        found = subprocess.run([options.pfl, str(script)], capture_output=True, text=True, check=True)
+        times["pfl"] = json.loads(found.stdout.splitlines()[-1])
+    best = {name: statistics.median(values) for name, values in times.items()}
+    print(f"FedAvg, {CLIENTS} clients, {STEPS} steps each, {PROCESSES} processes; median of {TURNS} rounds")
+    for name, seconds in best.items():
+        print(f"  {name:22} {seconds:6.3f} s   {seconds / best['ours']:5.2f} × ours")
+    if options.json:
+        options.json.write_text(
+            json.dumps({"seconds": times, "ratios": {n: s / best["ours"] for n, s in best.items()}})
+        )
+
+
+if __name__ == "__main__":
+    main()
