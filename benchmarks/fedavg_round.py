@@ -61,7 +61,7 @@ def torch_worker(pipe: Connection, clients: list[tuple[Array, Array]]) -> None:
             for _ in range(STEPS):
                 idx = torch.randperm(POINTS)[:size]
                 optimiser.zero_grad()
-                nn.functional.cross_entropy(net(x[idx]), y[idx]).backward()
+                nn.functional.cross_entropy(net(x[idx]), y[idx]).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             state = {k: v.detach().clone() for k, v in net.state_dict().items()}
             total = state if total is None else {k: total[k] + state[k] for k in state}

@@ -259,6 +259,29 @@ def test_ffgb_l_runs_in_one_round_and_in_many(learner: str, tmp_path: Path) -> N
     assert once["lipschitz"] > 0
 
 
+@pytest.mark.parametrize(("algorithm", "up"), [("fedavg", 1), ("fedprox", 1), ("scaffold", 2), ("mime", 2)])
+def test_baselines_run_and_count_what_they_send(algorithm: str, up: int, tmp_path: Path) -> None:
+    options = ["--algorithm", algorithm, "--learner", "mlp", "--data", "wine", "--clients", "4", "--rounds", "15"]
+    result = ffgb("train", *options, "--step-size", "0.1", "--json", "--out", tmp_path / "run")
+    summary = json.loads(result.stdout)
+    assert summary["test_accuracy"] > 0.8
+    assert summary["models_up"] == pytest.approx(15 * up, rel=0.01)  # and what standardises the inputs, once
+    assert summary["gamma_min"] is None
+    scores = json.loads(ffgb("evaluate", tmp_path / "run", "--json").stdout)
+    assert scores["all"]["accuracy"] == pytest.approx(summary["test_accuracy"])
+
+
+def test_distill_makes_one_learner_of_an_ensemble(tmp_path: Path, refused: Callable[..., str]) -> None:
+    run = tmp_path / "run"
+    ffgb("train", "--learner", "mlp", "--data", "wine", "--clients", "3", "--rounds", "3", "--out", run)
+    result = ffgb("distill", run, "--steps", "500")
+    assert result.returncode == 0, result.stderr
+    assert "times as fast" in result.stdout
+    assert ffgb("predict", run / "distilled.safetensors", site(tmp_path / "x.csv")).returncode == 2  # other columns
+    ffgb("train", *QUICK, "--out", tmp_path / "closed")
+    assert "one array already" in refused("distill", tmp_path / "closed")
+
+
 def test_reproduce_writes_numbers_a_table_and_a_picture(tmp_path: Path, refused: Callable[..., str]) -> None:
     pytest.importorskip("matplotlib")
     result = ffgb("reproduce", "theory", "--scale", "small", "--out", tmp_path / "small")
@@ -362,6 +385,15 @@ def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) 
         (["--algorithm", "ffgb-c", "--schedule", "search"], "but search"),
         (["--algorithm", "ffgb-c", "--data", "diabetes", "--loss", "square"], "use huber"),
         (["--algorithm", "ffgb-c", "--one-round"], "is for ffgb-l"),
+        (["--algorithm", "fedavg", "--learner", "tree"], "trees have none"),
+        (["--algorithm", "fedavg", "--mu", "0.1"], "--mu is for ffgb"),
+        (["--algorithm", "fedavg", "--geometry", "shared"], "--geometry local"),
+        (["--algorithm", "fedavg", "--schedule", "power"], "constant steps"),
+        (["--algorithm", "scaffold", "--learner", "mlp", "--step-size", "30"], "diverged|infinite"),
+        (["--momentum", "0.9"], "such as fedavg"),
+        (["--batch", "much"], "--batch 'much'"),
+        (["--distill", "clients"], "is one array"),
+        (["--distill", "friends", "--learner", "mlp"], "--distill is clients"),
         (["--gamma", "0.5"], "--gamma is for ffgb-c"),
         (["--gamma", "nan"], "--gamma must be a number"),
         (["--lipschitz", "3"], "--lipschitz is for ffgb-l"),

@@ -49,10 +49,13 @@ def same(a: Path, b: Path) -> None:
         *(("ffgb", learner) for learner in ("features", "linear", "tree", "mlp")),
         *(("ffgb-c", learner) for learner in ("features", "tree", "mlp")),
         *(("ffgb-l", learner) for learner in ("features", "mlp")),
+        *((algorithm, "mlp") for algorithm in ("fedavg", "fedprox", "scaffold", "mime")),
+        ("fedavg", "features"),
     ],
 )
 def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(algorithm: str, learner: str, tmp_path: Path) -> None:
-    settings = SMALL | ({"data": ("diabetes",), "mu": None} if algorithm == "ffgb-l" else {})
+    settings: dict[str, Any] = SMALL | ({} if algorithm in ("ffgb", "ffgb-c") else {"mu": None})
+    settings |= {"data": ("diabetes",)} if algorithm == "ffgb-l" else {}
     config = Config(algorithm=algorithm, learner=learner, **settings)  # type: ignore[arg-type]
     whole = train(config, tmp_path / "whole", workers=0)
     assert whole.finished

@@ -354,7 +354,7 @@ def distill(
     data: Annotated[
         list[str] | None, typer.Option(help="The server's points, files without labels.", show_default="the run's own")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 20_000,
+    steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 10_000,
     rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 200,
     step_size: Annotated[float, typer.Option(help="Its step size (clients).")] = 0.3,
     output: Annotated[
@@ -367,14 +367,8 @@ def distill(
     from ffgb.runs import Run
 
     output = output or run / "distilled.safetensors"
-    with Console(stderr=True).status("distilling") as status:
-        found = distill_run(
-            *(Run.open(run), output, by, data or ()),
-            steps=steps,
-            rounds=rounds,
-            step_size=step_size,
-            on_round=lambda line: status.update(f"distilling: round {line['round']}"),
-        )
+    with Console(stderr=True).status("distilling"):
+        found = distill_run(*(Run.open(run), output, by, data or ()), steps=steps, rounds=rounds, step_size=step_size)
     if as_json:
         print(json.dumps(found, allow_nan=False))
     else:

@@ -139,6 +139,42 @@ class Logistic(Loss):
 
 @final
 @dataclass(frozen=True)
+class Soft(Loss):
+    """Cross entropy to given probabilities y, (n, c), or, with one output, to the given chance of class 1, (n, 1)."""
+
+    outputs: int
+
+    def value(self, f: Array, y: Array) -> Array:
+        if self.outputs == 1:
+            chance: Array = np.logaddexp(0.0, f[:, 0]) - y[:, 0] * f[:, 0]
+            return chance
+        value: Array = -(y * log_softmax(f, axis=1)).sum(axis=1)
+        return value
+
+    def gradient(self, f: Array, y: Array) -> Array:
+        gradient: Array = (expit(f) if self.outputs == 1 else softmax(f, axis=1)) - y
+        return gradient
+
+    @property
+    def bound(self) -> float:
+        return 1.0 if self.outputs == 1 else math.sqrt(2.0)
+
+    @property
+    def entry_bound(self) -> float:
+        return 1.0
+
+    @property
+    def smoothness(self) -> float:
+        return 0.25 if self.outputs == 1 else 0.5
+
+    def check(self, y: Array) -> None:
+        _check_values(y, self.outputs)
+        if y.min(initial=0.0) < 0 or y.max(initial=0.0) > 1:
+            raise FFGBError("probabilities lie between 0 and 1")
+
+
+@final
+@dataclass(frozen=True)
 class Square(Loss):
     """½‖f − y‖² for y in R^c.  Its gradient is unbounded, so Theorem 1 needs bounded labels besides."""
 

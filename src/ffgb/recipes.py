@@ -38,7 +38,7 @@ from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Huber, Logistic, Square
+from ffgb.losses import CrossEntropy, Huber, Logistic, Soft, Square
 from ffgb.schedules import Constant, Power, Theorem
 from ffgb.theory import Finite, Indicators
 
@@ -46,7 +46,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(FFGB, FFGBC, FFGBL, FedAvg, FedProx, Scaffold, Mime, Copies, Job, Target),
-        *(CrossEntropy, Logistic, Square, Huber),
+        *(CrossEntropy, Logistic, Soft, Square, Huber),
         *(Theorem, Power, Constant),
         *(Flatten, Standardize, Concatenate, RandomFourier, Grid, Patches, Encoder),
         *(Columns, Steps, ObliviousTrees, RankWaves),

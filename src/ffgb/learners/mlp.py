@@ -152,9 +152,10 @@ class _Walk(Walk):
     def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
         x, net = self._net(len(rows))
         self._table.take(rows, axis=0, out=x, mode="clip")
-        net.forward()
-        np.multiply(slope(net.errors.T, rows).T, np.float32(1.0 / len(rows)), out=net.errors)
-        net.backward()
+        with np.errstate(all="ignore"):  # what diverges is found by who asked; 0/0 is meant
+            net.forward()
+            np.multiply(slope(net.errors.T, rows).T, np.float32(1.0 / len(rows)), out=net.errors)
+            net.backward()
 
     def pack(self, parameters: Parameters) -> Array:
         before = self.vector.copy()
