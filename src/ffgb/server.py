@@ -181,6 +181,10 @@ class Server:
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
         return State(job, 0, job.start(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
+    def take_up(self, state: State) -> None:
+        """Go on with another job on the same clients: they are set up for it, and restored when they are asked."""
+        self._exchange(encode(setup_message(state.job)), [*range(self.N), *self.tests])
+
     def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
 
@@ -352,7 +356,9 @@ class Server:
             lost = {i: int(a.values["version"]) for i, a in answers.items() if a.kind == "resync"}
             if not lost:
                 return answers
-            version = message.round if message.kind in ("train", "step") else message.round - 1
+            # Of one array there is only the newest: who lost it is given that, whatever it was about to be sent.
+            newest = message.kind in ("train", "step") or (message.kind == "update" and state.job.closed)
+            version = message.round if newest else message.round - 1
             self._restore(state, lost, version)
             answers |= self._exchange(data, list(lost))
         raise FFGBError(f"client {min(lost)} lost its state {TRIES} times in a row; see the messages above for why")
@@ -365,7 +371,7 @@ class Server:
             if update.version <= version:
                 some = [i for i, v in versions.items() if v < update.version]
                 self._exchange(encode(update.message(exact=True)), some)
-        for i in fresh:
+        for i in versions:
             if i in state.memory:
                 self._exchange(encode(Message("memory", tensors=dict(state.memory[i][1]))), [i])
 

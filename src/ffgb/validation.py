@@ -30,6 +30,20 @@ PATIENCE = 3
 """Rounds without a better score after which a λ is given up."""
 
 
+def set_aside(config: Config, share: float, dataset: Dataset, parts: list[Array]) -> tuple[list[Array], list[Array]]:
+    """Rows that clients train on, and those that they set aside, a share of each client's."""
+    rng = stream(config.seed, "holdout", 1)
+    kept, aside = [], []
+    for rows in parts:
+        some, others = hold_out(dataset.y[rows], share, rng)
+        kept.append(rows[some])
+        aside.append(rows[others])
+    aside = [rows for rows in aside if len(rows)]
+    if not aside:
+        raise FFGBError(f"--validation {share} sets no row aside; choose a larger share")
+    return kept, aside
+
+
 def choose(
     config: Config,
     dataset: Dataset,
@@ -39,15 +53,7 @@ def choose(
 ) -> tuple[Config, Costs, list[dict[str, Any]]]:
     """The configuration with the best λ and number of rounds, what finding them cost, and every score."""
     assert config.rounds is not None  # resolved
-    rng = stream(config.seed, "holdout", 1)
-    kept, aside = [], []
-    for rows in parts:
-        some, others = hold_out(dataset.y[rows], config.validation, rng)
-        kept.append(rows[some])
-        aside.append(rows[others])
-    aside = [rows for rows in aside if len(rows)]
-    if not aside:
-        raise FFGBError(f"--validation {config.validation} sets no row aside; choose a larger share")
+    kept, aside = set_aside(config, config.validation, dataset, parts)
     holdings = [Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)]
     loss, costs, scores, known = make_loss(config, dataset), Costs(), [], dict[str, Any]()
     with local_engine(holdings, workers, config.code) as engine:
