@@ -346,6 +346,46 @@ def predict(
 
 
 @app.command()
+def tune(
+    data: Annotated[list[str] | None, typer.Option(help="As for train.", show_default="digits")] = None,
+    target: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    clients: Annotated[int | None, typer.Option(help="As for train.", show_default="20, or the sites", min=1)] = None,
+    split: Annotated[str | None, typer.Option(help="As for train.", show_default="similarity, or natural")] = None,
+    similarity: Annotated[float, typer.Option(help="As for train.")] = 0.1,
+    algorithm: Annotated[str, typer.Option(help="As for train.")] = "fedavg",
+    learner: Annotated[str, typer.Option(help="As for train.")] = "mlp",
+    local_steps: Annotated[int | None, typer.Option(help="As for train.", show_default="by method", min=1)] = None,
+    step_size: Annotated[
+        float | None, typer.Option(help="The middle of what is tried.", show_default="by method")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds before the first half is dropped.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
+    as_json: JSON = False,
+) -> None:
+    """The best step size of a method, by successive halving on rows that clients set aside."""
+    from ffgb.config import Config
+    from ffgb.tuning import tune as run_tuning
+
+    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "seed": seed}
+    method: dict[str, Any] = {"algorithm": algorithm, "learner": learner, "local_steps": local_steps}
+    config = Config(data=tuple(data or ("digits",)), target=target, step_size=step_size, **dealt, **method)
+    with Console(stderr=True).status("tuning") as status:
+
+        def tell(score: dict[str, Any]) -> None:
+            status.update(f"tuning: step size {score['step_size']:g}, {score['rounds']} rounds")
+
+        found = run_tuning(config, rounds, on_score=tell)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), allow_nan=False))
+        return
+    shown = [{**s, "loss": "diverged" if s["loss"] is None else f"{s['loss']:.4f}"} for s in found.scores]
+    _print_rows(shown)
+    print(f"best: --step-size {found.step_size:g}, after {found.rounds} rounds of training in all")
+    if found.edge:
+        print("it is the smallest or largest that was tried: repeat with --step-size there")
+
+
+@app.command()
 def distill(
     run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
     by: Annotated[

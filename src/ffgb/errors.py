@@ -7,6 +7,10 @@ class FFGBError(Exception):
     """Something the user can put right.  The command line prints its message and exits with code 2."""
 
 
+class DivergedError(FFGBError):
+    """Steps were too large: values became infinite."""
+
+
 def missing_extra(package: str, extra: str, what: str) -> FFGBError:
     """The error for an optional dependency that is not installed."""
     return FFGBError(f"{what} needs {package}, which is not installed; run: pip install 'ffgb[{extra}]'")

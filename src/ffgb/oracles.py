@@ -16,7 +16,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.extensions import Extension, Pairs
 from ffgb.features import Points
 from ffgb.functions import Array, Family, OnPoints, Parameters
@@ -262,5 +262,7 @@ def _best_multiple(left: Callable[[float], float], largest: float) -> float:
 
 def _finite(values: Array) -> Array:
     if not np.isfinite(values).all():
-        raise FFGBError("the weak learner diverged to infinite values; choose a smaller --step-size or learning rate")
+        raise DivergedError(
+            "the weak learner diverged to infinite values; choose a smaller --step-size or learning rate"
+        )
     return values

@@ -15,7 +15,7 @@ import numpy as np
 from ffgb.aggregates import Ask, MomentsOf, Statistic, Tensors
 from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation import Job, Target, Update, light, sample
 from ffgb.functions import Array, Family, Function, Parameters, average, from_tensors
 from ffgb.geometry import AtServer, Geometry
@@ -247,7 +247,7 @@ class Server:
                 state, reports = self._deliver(state, update, S, answers)
             metrics = self._metrics(state, S, gammas, reports) | fit | {"seconds": time.perf_counter() - began}
             if not math.isfinite(metrics["train_loss"]):
-                raise FFGBError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
+                raise DivergedError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
             yield state, metrics
             if stop and spent(metrics):
                 return
@@ -382,7 +382,7 @@ class Server:
                 text = answers[i].values["text"]
                 if answers[i].values.get("defect"):
                     raise RuntimeError(f"client {i} failed at the message {decode(data).kind!r}:\n{text}")
-                raise FFGBError(f"client {i}: {text}")
+                raise (DivergedError if answers[i].values.get("diverged") else FFGBError)(f"client {i}: {text}")
         return answers
 
     def _metrics(

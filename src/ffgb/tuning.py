@@ -1,9 +1,9 @@
 """Step sizes by one rule for every method: successive halving, by the loss on rows that clients set aside.
 
 Nine step sizes, each twice the one before, around the method's default.  All train for some rounds; the worse half is
-dropped, the others go on for as many rounds again as they have had, until one is left.  Clients report sums of the loss over
-a share of their own rows that they did not train on.  Jamieson & Talwalkar, "Non-stochastic best arm identification and
-hyperparameter optimization", AISTATS 2016.
+dropped, the others go on for as many rounds again as they have had, until one is left.  Clients report sums of the
+loss over a share of their own rows that they did not train on.  Jamieson & Talwalkar, "Non-stochastic best arm
+identification and hyperparameter optimization", AISTATS 2016.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, final
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.data import Dataset
 from ffgb.engines.local import Holding, local_engine
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.server import Server, State
 from ffgb.training import make_parts
 from ffgb.validation import set_aside
@@ -83,13 +83,15 @@ def tune(
                 try:
                     for after, line in server.rounds(state, until * phases):
                         racing[step], score, total = after, line["test_loss"], total + 1
-                except FFGBError:  # it diverged
+                except DivergedError:
                     score = math.inf
                 results[step] = score
                 scores.append({"step_size": step, "rounds": until, "loss": score if math.isfinite(score) else None})
                 on_score(scores[-1])
             if not any(math.isfinite(score) for score in results.values()):
-                raise FFGBError("every step size that was tried diverged; give a much smaller --step-size to start from")
+                raise FFGBError(
+                    "every step size that was tried diverged; give a much smaller --step-size to start from"
+                )
             ranked = sorted(results, key=lambda step: (results[step], step))
             racing = {step: racing[step] for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step])}
             if len(racing) == 1:

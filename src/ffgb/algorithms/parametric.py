@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from ffgb.algorithms import Algorithm, Notes
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.features import FeatureMap, Points
 from ffgb.functions import Array, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
 from ffgb.geometry import Geometry
@@ -210,7 +210,7 @@ class Parametric(Algorithm):
         state = {name: pack(part(f.increment, name)) for name in self.arrays}
         sent = self.local(t, state, Local(oracle, y, loss, rng))
         if not all(np.isfinite(vector).all() for vector in sent.values()):
-            raise FFGBError("the local steps diverged to infinite values; choose a smaller --step-size")
+            raise DivergedError("the local steps diverged to infinite values; choose a smaller --step-size")
         g = family.point({name: unpack(vector) for name, vector in sent.items()})
         # what h is at the client's points is not asked for here: the mean of parameters is another function
         return OnPoints(0.0, g, np.full_like(f.values, np.nan)), {"gamma": []}

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from ffgb.aggregates import Statistic
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation import Client, Job, Update
 from ffgb.memory import physical
 from ffgb.recipes import build
@@ -49,7 +49,8 @@ class Host:
                 with np.errstate(all="ignore"):
                     answer = self.clients[i].answer(message, content)
             except FFGBError as error:
-                answer = Message("error", message.round, i, {"text": str(error)})
+                values = {"text": str(error), "diverged": isinstance(error, DivergedError)}
+                answer = Message("error", message.round, i, values)
             except MemoryError:
                 answer = Message("error", message.round, i, {"text": "ran out of memory; choose a smaller learner"})
             except Exception:  # a defect, not the user's doing: the server names the client and the stage

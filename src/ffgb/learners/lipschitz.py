@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, NamedTuple, final
 
 import numpy as np
@@ -22,7 +21,19 @@ from ffgb.errors import FFGBError
 from ffgb.extensions import Pairs
 from ffgb.features import FeatureMap
 from ffgb.functions import Array, Family, Fit, JetFit, Parameters
-from ffgb.learners.mlp import CARE, Adam, Descent, aligned, anneal, batches, drawn, emphasise, interval
+from ffgb.learners.mlp import (
+    CARE,
+    Adam,
+    Descent,
+    aligned,
+    anneal,
+    batches,
+    dense_spec,
+    drawn,
+    emphasise,
+    interval,
+    layers,
+)
 
 PAIR_CARE = 4.0
 """Pairs are drawn in proportion to this power of the error's slope: there are many more of them than of points."""
@@ -63,18 +74,11 @@ class LipschitzMLP(Family):
 
     @property
     def _layers(self) -> tuple[tuple[int, int], ...]:
-        """(units, inputs) of each layer."""
-        return tuple(
-            (units, inputs) for inputs, units in pairwise((self.features.dimension, *self.hidden, self.outputs))
-        )
+        return layers(self.features.dimension, self.hidden, self.outputs)
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        return {
-            name: (shape, "float32")
-            for layer, (units, inputs) in enumerate(self._layers)
-            for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,)))
-        }
+        return dense_spec(self._layers)
 
     def members(self, stack: Parameters, z: Array) -> Array:
         # Columns are points, and the first layers are one tall matrix, as in MLP.

@@ -69,18 +69,11 @@ class MLP(Family):
 
     @property
     def _layers(self) -> tuple[tuple[int, int], ...]:
-        """(units, inputs) of each layer."""
-        return tuple(
-            (units, inputs) for inputs, units in pairwise((self.features.dimension, *self.hidden, self.outputs))
-        )
+        return layers(self.features.dimension, self.hidden, self.outputs)
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        return {
-            name: (shape, "float32")
-            for layer, (units, inputs) in enumerate(self._layers)
-            for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,)))
-        }
+        return dense_spec(self._layers)
 
     def members(self, stack: Parameters, z: Array) -> Array:
         # Columns are points, so that the weights are used as they lie in memory.  The members share their input:
@@ -180,6 +173,20 @@ class _Walk(Walk):
             flat = next(iter(self._nets.values()))[1].flat if self._nets else None
             self._nets[size] = x, _Net(self._family.hidden, self._family.slope, x, y, flat)
         return self._nets[size]
+
+
+def layers(inputs: int, hidden: tuple[int, ...], outputs: int) -> tuple[tuple[int, int], ...]:
+    """(units, inputs) of each layer."""
+    return tuple((units, inputs) for inputs, units in pairwise((inputs, *hidden, outputs)))
+
+
+def dense_spec(layers: tuple[tuple[int, int], ...]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Parameters of dense layers, named as in torch's `nn.Linear`."""
+    return {
+        name: (shape, "float32")
+        for layer, (units, inputs) in enumerate(layers)
+        for name, shape in ((f"{layer}.weight", (units, inputs)), (f"{layer}.bias", (units,)))
+    }
 
 
 def batches(n: int, size: int, rng: np.random.Generator) -> Iterator[Array]:

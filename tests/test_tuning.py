@@ -1,0 +1,58 @@
+"""Tuning: the rule is the same for all, and it finds the step size that trains best."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from ffgb.config import Config
+from ffgb.errors import FFGBError
+from ffgb.tuning import FACTORS, tune
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "mime", "ffgb"])
+def test_successive_halving(algorithm: str) -> None:
+    config = Config(data="wine", clients=3, algorithm=algorithm, learner="mlp", oracle_steps=20)
+    found = tune(config, 2, workers=0)
+    by_rung: dict[int, dict[float, float]] = {}
+    for score in found.scores:
+        by_rung.setdefault(score["rounds"], {})[score["step_size"]] = (
+            math.inf if score["loss"] is None else score["loss"]
+        )
+    rungs = list(by_rung.values())
+    assert list(by_rung) == [2 * 2**j for j in range(len(by_rung))]
+    assert len(rungs[0]) == len(FACTORS) == 9
+    for before, after in pairwise(rungs):
+        alive = sorted((loss, step) for step, loss in before.items() if loss < math.inf)
+        assert {step for _, step in alive[: -(-len(before) // 2)]} == set(after)  # the better half goes on
+    assert found.step_size == min(rungs[-1], key=lambda step: rungs[-1][step])
+    again = tune(config, 2, workers=0)
+    assert again == found
+
+
+def test_candidates_go_on_as_if_nobody_had_trained_between() -> None:
+    # the winner's scores are those of a run of its own
+    config = Config(data="wine", clients=3, algorithm="scaffold", learner="mlp")
+    found = tune(config, 2, workers=0)
+    alone = [s["loss"] for s in found.scores if s["step_size"] == found.step_size]
+    one = tune(config, 2, workers=2)
+    assert [s["loss"] for s in one.scores if s["step_size"] == found.step_size] == alone
+    assert len(alone) >= 3
+
+
+def test_what_has_no_step_size_is_refused() -> None:
+    with pytest.raises(FFGBError, match="no step size to tune"):
+        tune(Config(data="wine", clients=3), workers=0)
+
+
+def test_the_command_prints_the_best() -> None:
+    command = [sys.executable, "-m", "ffgb.cli", "tune", "--data", "wine", "--clients", "3", "--rounds", "1"]
+    result = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    found = json.loads(result.stdout)
+    plain = subprocess.run(command, capture_output=True, text=True)
+    assert f"best: --step-size {found['step_size']:g}" in plain.stdout
