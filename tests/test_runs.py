@@ -29,7 +29,7 @@ FIELDS = {
 def lines(path: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without its seconds, which differ from run to run."""
     return [
-        {k: v for k, v in json.loads(line).items() if k != "seconds"}
+        {k: v for k, v in json.loads(line).items() if k not in ("seconds", "setup_seconds")}
         for line in (path / "metrics.jsonl").read_text().splitlines()
     ]
 

@@ -346,6 +346,74 @@ def predict(
 
 
 @app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="ffgb, ffgb:mlp, fedavg:mlp, scaffold:cnn, …: two or more.")],
+    data: Annotated[list[str] | None, typer.Option(help="As for train.", show_default="digits")] = None,
+    target: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    clients: Annotated[int | None, typer.Option(help="As for train.", show_default="20, or the sites", min=1)] = None,
+    split: Annotated[str | None, typer.Option(help="As for train.", show_default="similarity, or natural")] = None,
+    similarity: Annotated[float, typer.Option(help="As for train.")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="As for train.")] = 0.5,
+    participation: Annotated[str | None, typer.Option(help="As for train.", show_default="all")] = None,
+    budget: Annotated[str, typer.Option(help="rounds=, models=, bytes= or seconds=, of every method.")] = "rounds=20",
+    unit: Annotated[str, typer.Option(help="What a model is: mlp, cnn, or a number of parameters.")] = "mlp",
+    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="The first.", min=0)] = 0,
+    tuned: Annotated[
+        bool, typer.Option("--tune/--no-tune", help="Find every method's step size by the same rule first.")
+    ] = True,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time.", show_default="one a core", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="The folder; what is there goes on.")] = Path("compared"),
+    as_json: JSON = False,
+) -> None:
+    """Several methods on one split and one budget: a table, a picture, compare.json."""
+    from ffgb import plots
+    from ffgb.compare import UNITS, Budget, Method
+    from ffgb.compare import compare as run_comparison
+    from ffgb.config import Config
+
+    if len(methods) < 2:
+        raise FFGBError("a comparison needs two methods or more")
+    if unit not in UNITS and not (unit.isdigit() and int(unit)):
+        raise FFGBError(f"--unit is mlp, cnn or a number of parameters, not {unit!r}")
+    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha, "seed": seed}
+    if participation is not None:
+        dealt["participation"] = _number(participation, "--participation", "clients")
+    base = Config(data=tuple(data or ("digits",)), target=target, **dealt)
+    with Console(stderr=True).status("comparing") as status:
+        found = run_comparison(
+            *([Method.read(m) for m in methods], base, Budget.read(budget), out),
+            seeds=seeds,
+            tuned=tuned,
+            unit=UNITS.get(unit) or int(unit),
+            jobs=jobs,
+            on_news=lambda text: status.update(f"comparing: {text}"),
+        )
+    try:
+        plots.compare(out / "compare.png", found)
+    except FFGBError as error:
+        print(f"ffgb: {error}", file=sys.stderr)  # the numbers are there all the same
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+        return
+    _print_rows(
+        [
+            {
+                "method": m["method"],
+                "step size": "" if m["step_size"] is None else f"{m['step_size']:g}",
+                m["score"].replace("_", " "): f"{m['mean'][m['score']]:.4f} ± {m['spread']:.4f}",
+                "rounds": f"{m['mean']['rounds']:g}",
+                "models": f"{m['mean']['models']:,.1f}",
+                "traffic": _bytes(m["mean"]["bytes"]),
+                "seconds": f"{m['mean']['seconds']:.1f}",
+            }
+            for m in found["methods"]
+        ]
+    )
+    print(f"mean ± standard deviation of {seeds} seeds; models of {found['unit']:,} parameters; all of it in {out}")
+
+
+@app.command()
 def tune(
     data: Annotated[list[str] | None, typer.Option(help="As for train.", show_default="digits")] = None,
     target: Annotated[str | None, typer.Option(help="As for train.")] = None,

@@ -56,6 +56,36 @@ def heterogeneity(
     _save(figure, path)
 
 
+def compare(path: Path, found: Mapping[str, Any]) -> None:
+    """A comparison: the score against rounds, models, bytes and seconds; the mean over seeds, and each seed thinly."""
+    figure = _figure(15.0, 4.4)
+    score = found["methods"][0]["score"]
+    labels = {
+        "rounds": "rounds",
+        "models": f"models of {found['unit']:,} parameters",
+        "bytes": "bytes",
+        "seconds": "seconds",
+    }
+    for axis, (kind, label) in zip(figure.subplots(1, 4, sharey=True), labels.items(), strict=True):
+        for j, method in enumerate(found["methods"]):
+            for k, run in enumerate(method["runs"]):
+                x, y = [line[kind] for line in run["rounds"]], [line[score] for line in run["rounds"]]
+                text = f"{method['method']} {method['mean'][score]:.4f}" if k == 0 else None
+                axis.plot(x, y, color=f"C{j % 10}", lw=1.8 if k == 0 else 0.7, alpha=1.0 if k == 0 else 0.5, label=text)
+                axis.plot(x[-1:], y[-1:], "o", color=f"C{j % 10}", ms=4)
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3)
+        if kind in ("models", "bytes", "seconds"):
+            axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter("")
+    axes = figure.axes
+    axes[0].set_ylabel(score.replace("_", " "))
+    axes[0].legend(fontsize=8, frameon=False)
+    budget = found["budget"]
+    figure.suptitle(f"{', '.join(found['data'])}, budget {budget['amount']:g} {budget['kind']}", fontsize=11)
+    _save(figure, path)
+
+
 def theory(path: Path, results: Mapping[str, Any]) -> None:
     """The six pictures of `ffgb reproduce theory`, on one page."""
     figure = _figure(13.5, 8.0)

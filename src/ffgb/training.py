@@ -89,9 +89,11 @@ def train(
         saved = run.load() if run is not None else None
         if saved is not None:
             state, metrics, before = saved
+            setup = metrics[0]["setup_seconds"]
         else:
+            starts = time.perf_counter()
             state = server.start(algorithm, learner, loss, scale_target=not loss.classification, before=costs)
-            metrics, before = [], 0.0
+            metrics, before, setup = [], 0.0, time.perf_counter() - starts
         if state.t > config.exchanges:
             raise FFGBError(f"the run in {out} has {state.t} rounds already, more than --rounds {config.rounds}")
         if run is not None and run.config["rounds"] != config.rounds:
@@ -101,10 +103,10 @@ def train(
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
-        for after, line in (
+        for after, measured in (
             () if over or should_stop() else server.rounds(state, config.exchanges, stop=bool(config.stop))
         ):
-            state = after
+            state, line = after, measured | {"setup_seconds": setup}
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
                 run = Run.create(path, config.to_json())
@@ -210,7 +212,7 @@ def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> d
         "clients": config.clients,
         "rounds": len(metrics),
         **({"ridge": config.ridge} if config.validation else {}),
-        **{name: value for name, value in last.items() if name != "seconds"},
+        **{name: value for name, value in last.items() if name not in ("seconds", "setup_seconds")},
         "communication_models": last.get("models_up", 0.0) + last.get("models_down", 0.0),
         "seconds_total": seconds,
     }

@@ -1,0 +1,241 @@
+"""Methods side by side: one split, one budget, several seeds, each tuned by the same rule.
+
+A method is an algorithm and a learner, `fedavg:mlp`.  Every method and seed is a run of its own, in a process and a
+directory of its own, as `ffgb train` would leave it: what is there already goes on, or is not run again.  Only rounds
+that fit the budget count; set-up counts too, in bytes and seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.config import ALGORITHMS, PARAMETRIC, Config, load_data
+from ffgb.data import Dataset
+from ffgb.errors import FFGBError
+from ffgb.training import train
+from ffgb.tuning import tune
+
+UNITS = {"mlp": 26_506, "cnn": 17_090}
+"""Parameters of the paper's two nets: what comparisons across families count models in."""
+BUDGETS = ("rounds", "models", "bytes", "seconds")
+
+
+@final
+@dataclass(frozen=True)
+class Budget:
+    """How much of what a method may use: rounds, models and bytes a client sends and receives, or seconds."""
+
+    kind: str
+    amount: float
+
+    @staticmethod
+    def read(text: str) -> Budget:
+        """
+        >>> Budget.read("models=2000")
+        Budget(kind='models', amount=2000.0)
+        """
+        kind, _, amount = text.partition("=")
+        try:
+            value = float(amount)
+        except ValueError:
+            value = 0.0
+        if kind not in BUDGETS or not 0 < value < float("inf"):
+            raise FFGBError(f"--budget {text!r} is not one of {', '.join(f'{k}=NUMBER' for k in BUDGETS)}")
+        return Budget(kind, value)
+
+    def allows(self, cost: Mapping[str, float]) -> bool:
+        return cost[self.kind] <= self.amount
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """An algorithm and its learner."""
+
+    algorithm: str
+    learner: str
+
+    @staticmethod
+    def read(text: str) -> Method:
+        """`ffgb` is with features, parametric methods with an mlp, unless a learner is named.
+
+        >>> Method.read("scaffold").name, Method.read("ffgb:tree").name
+        ('scaffold:mlp', 'ffgb:tree')
+        """
+        algorithm, _, learner = text.partition(":")
+        if algorithm not in ALGORITHMS:
+            raise FFGBError(
+                f"there is no algorithm {algorithm!r}; a method is one of {', '.join(ALGORITHMS)}, or such as ffgb:mlp"
+            )
+        return Method(algorithm, learner or ("mlp" if algorithm in PARAMETRIC else "features"))
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}:{self.learner}"
+
+
+def costs(line: Mapping[str, Any], seconds: float, unit: int) -> dict[str, float]:
+    """What a client has spent after a round, both ways, set-up included."""
+    return {
+        "rounds": float(line["round"]),
+        "models": (line["parameters_up"] + line["parameters_down"]) / unit,
+        "bytes": line["bytes_up"] + line["bytes_down"],
+        "seconds": seconds,
+    }
+
+
+def compare(
+    methods: Sequence[Method],
+    base: Config,
+    budget: Budget,
+    out: Path,
+    *,
+    seeds: int = 3,
+    tuned: bool = True,
+    unit: int = UNITS["mlp"],
+    jobs: int | None = None,
+    on_news: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Run all methods, and say how good each is within the budget."""
+    if len(set(methods)) < len(methods):
+        raise FFGBError("a method is named twice")
+    out.mkdir(parents=True, exist_ok=True)
+    dataset = load_data(base)
+    configs = {}
+    for method in methods:
+        config = replace(base, algorithm=method.algorithm, learner=method.learner)
+        if budget.kind == "rounds":
+            config = replace(config, rounds=int(budget.amount))
+        elif base.rounds is None:
+            config = replace(config, rounds=10_000, stop=False)
+        config.resolved(dataset)  # what does not fit is said before any work
+        configs[method] = config
+    steps = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
+    work = []
+    for method, config in configs.items():
+        for seed in range(seeds):
+            settings: dict[str, Any] = {"seed": base.seed + seed} | (
+                {"step_size": steps[method]} if steps[method] else {}
+            )
+            work.append(
+                (method, replace(config, **settings), out / method.name.replace(":", "-") / str(base.seed + seed))
+            )
+
+    def run(item: tuple[Method, Config, Path]) -> list[dict[str, Any]]:
+        method, config, folder = item
+        return _run(method, config, folder, budget, unit, on_news)
+
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        lines = list(pool.map(run, work))
+    results = []
+    for method in methods:
+        runs = [{"seed": c.seed, "rounds": r} for (m, c, _), r in zip(work, lines, strict=True) if m == method]
+        results.append(_summary(method, steps[method], runs))
+    found = {
+        "data": list(base.data),
+        "settings": {k: v for k, v in dataclasses.asdict(base).items() if v != getattr(Config, k, None)},
+        "budget": dataclasses.asdict(budget),
+        "unit": unit,
+        "seeds": seeds,
+        "tuned": tuned,
+        "methods": results,
+    }
+    temporary = out / "compare.json.tmp"
+    temporary.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    temporary.replace(out / "compare.json")
+    return found
+
+
+def _tuned(method: Method, config: Config, dataset: Dataset, out: Path, on_news: Callable[[str], None]) -> float | None:
+    """The step size of a method by the rule, remembered in the folder; None if it has none to tune."""
+    resolved = config.resolved(dataset)
+    if resolved.schedule in ("search", "theorem1", "theorem2"):
+        return None
+    file = out / method.name.replace(":", "-") / "tuned.json"
+    if not file.exists():
+        on_news(f"tuning {method.name}")
+        found = tune(replace(config, rounds=None), dataset=dataset)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(dataclasses.asdict(found), allow_nan=False) + "\n")
+    return float(json.loads(file.read_text())["step_size"])
+
+
+def _run(
+    method: Method, config: Config, out: Path, budget: Budget, unit: int, on_news: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """One run within the budget, in a process of its own: a line a round."""
+    on_news(f"{method.name}, seed {config.seed}")
+    job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    process = subprocess.run(
+        [sys.executable, "-m", "ffgb.compare"], input=json.dumps(job), text=True, capture_output=True,
+        env={**os.environ, **threads}, check=False,
+    )  # fmt: skip
+    if process.returncode != 0:
+        reason = process.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+        raise FFGBError(f"{method.name}, seed {config.seed}: {reason[0].removeprefix('ffgb: ')}")
+    lines, seconds = list[dict[str, Any]](), 0.0
+    for text in (out / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        seconds += line["seconds"] + (line["setup_seconds"] if not lines else 0.0)
+        spent = costs(line, seconds, unit)
+        if not budget.allows(spent):
+            break
+        score = {k: line[k] for k in ("test_accuracy", "test_rmse", "test_loss", "train_loss") if k in line}
+        lines.append({**spent, **score})
+    if not lines:
+        raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise --budget")
+    return lines
+
+
+def _summary(method: Method, step: float | None, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and spread of the last rounds within the budget."""
+    last = [run["rounds"][-1] for run in runs]
+    mean = {key: statistics.fmean(line[key] for line in last) for key in last[0]}
+    score = "test_accuracy" if "test_accuracy" in last[0] else "test_rmse"
+    spread = statistics.stdev(line[score] for line in last) if len(last) > 1 else 0.0
+    return {"method": method.name, "step_size": step, "mean": mean, "spread": spread, "score": score, "runs": runs}
+
+
+def _main() -> None:
+    """A run, as the parent process describes it on standard input."""
+    job = json.load(sys.stdin)
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
+    config, out, budget = Config(**values), Path(job["out"]), Budget(**job["budget"])
+    seen: list[dict[str, Any]] = []
+    before = 0.0
+    resume = (out / "config.json").exists()
+    if resume:
+        for text in (out / "metrics.jsonl").read_text().splitlines():
+            seen.append(json.loads(text))
+        before = sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"]
+        config = Config.from_json(json.loads((out / "config.json").read_text()))
+    spent = [before]
+
+    def over() -> bool:
+        return bool(seen) and not budget.allows(costs(seen[-1], spent[0], job["unit"]))
+
+    def note(line: dict[str, Any]) -> None:
+        spent[0] += line["seconds"] + (0.0 if seen else line["setup_seconds"])
+        seen.append(line)
+
+    try:
+        if not (resume and ((out / "summary.json").exists() or over())):
+            train(config, out, resume=resume, workers=0, on_round=note, should_stop=over)
+    except FFGBError as error:
+        print(f"ffgb: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    _main()
