@@ -16,6 +16,7 @@ import numpy as np
 
 from ffgb.aggregates import MomentsOf
 from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.fedboost import FedBoost, Predictions, Weighted
 from ffgb.algorithms.fedprox import FedProx
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
@@ -45,7 +46,7 @@ from ffgb.theory import Finite, Indicators
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(FFGB, FFGBC, FFGBL, FedAvg, FedProx, Scaffold, Mime, Copies, Job, Target),
+        *(FFGB, FFGBC, FFGBL, FedAvg, FedProx, Scaffold, Mime, FedBoost, Copies, Weighted, Predictions, Job, Target),
         *(CrossEntropy, Logistic, Soft, Square, Huber),
         *(Theorem, Power, Constant),
         *(Flatten, Standardize, Concatenate, RandomFourier, Grid, Patches, Encoder),

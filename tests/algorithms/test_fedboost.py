@@ -1,0 +1,79 @@
+"""FedBoost: by hand, as a step of mirror descent, and on an ensemble that some terms of spoil."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ffgb.algorithms.fedboost import FedBoost, Predictions, Weighted
+from ffgb.algorithms.parametric import part
+from ffgb.errors import FFGBError
+from ffgb.features import Flatten
+from ffgb.functions import Array, OpenSum
+from ffgb.learners.linear import Linear
+from ffgb.learners.trees import Tree
+from ffgb.losses import CrossEntropy, Square
+from ffgb.training import federate
+
+
+def lines(slopes: list[float]) -> OpenSum:
+    """An ensemble Σ_m (1/M) · slope_m x."""
+    family = Linear(Flatten(1), 1)
+    total: OpenSum = OpenSum(family, ())
+    for slope in slopes:
+        one = family.member({"weight": np.array([[slope], [0.0]])}).clip(100.0)
+        total = total + one * (1.0 / len(slopes))  # type: ignore[assignment]
+    return total
+
+
+def test_a_step_by_hand() -> None:
+    # predictors x and 3x, one point x = 1, y = 1, half the squared error: f = 2, the slopes are 1·1 and 1·3
+    f = lines([1.0, 3.0])
+    family = Weighted(Predictions.of(f))
+    clients = [(np.ones((1, 1), np.float32), np.ones(1))]
+    state, (line,) = federate(clients, family, Square(), FedBoost(step=0.5), 1)
+    shares = part(state.f, "x")["shares"]
+    expected = np.exp([-0.5, -1.5])
+    np.testing.assert_allclose(shares, expected / expected.sum(), rtol=1e-6)
+    np.testing.assert_allclose(state.result(np.ones((1, 1))), shares[0] + 3 * shares[1], rtol=1e-6)
+    assert isinstance(state.result, OpenSum)
+    assert line["parameters_up"] == 2  # one number a predictor
+
+
+def test_equal_shares_are_the_ensemble() -> None:
+    f = lines([1.0, -2.0, 4.0])
+    family = Weighted(Predictions.of(f))
+    x = np.random.default_rng(0).standard_normal((7, 1)).astype(np.float32)
+    np.testing.assert_allclose(family.member(family.initial(np.random.default_rng(0)))(x), f(x), rtol=1e-5)
+
+
+def test_predictors_that_spoil_an_ensemble_lose_their_weight() -> None:
+    rng = np.random.default_rng(0)
+
+    def blobs(n: int) -> tuple[Array, Array]:
+        y = rng.integers(0, 2, n)
+        return (rng.standard_normal((n, 3)) + 2.0 * y[:, None]).astype(np.float32), y
+
+    family = Tree(Flatten(3), 2, depth=2)
+    terms: OpenSum = OpenSum(family, ())
+    for k in range(12):
+        x, y = blobs(60)
+        labels = y if k < 6 else rng.integers(0, 2, 60)  # half of them learnt nothing but noise
+        values = np.where(np.eye(2)[labels] > 0, 2.0, -2.0)
+        one = family.member(family.least_squares(x)(values, np.random.default_rng(k)))
+        terms = terms + one * (1.0 / 12)  # type: ignore[assignment]
+    clients = [blobs(80) for _ in range(4)]
+    weighted = Weighted(Predictions.of(terms))
+    for sampled in (1.0, 0.5):
+        state, metrics = federate(clients, weighted, CrossEntropy(2), FedBoost(step=1.0, sampled=sampled), 60)
+        shares = part(state.f, "x")["shares"]
+        assert shares.sum() == pytest.approx(1.0)
+        assert shares[:6].sum() > 0.9
+        assert metrics[-1]["train_loss"] < metrics[0]["train_loss"]
+    again, _ = federate(clients, weighted, CrossEntropy(2), FedBoost(step=1.0, sampled=0.5), 60, workers=2)
+    np.testing.assert_array_equal(part(again.f, "x")["shares"], shares)
+
+
+def test_a_model_that_is_one_array_has_nothing_to_weight() -> None:
+    with pytest.raises(FFGBError, match="one array"):
+        Predictions.of(Linear(Flatten(1), 1).zero())
