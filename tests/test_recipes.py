@@ -57,9 +57,20 @@ def test_what_is_described_is_built_again(thing: object) -> None:
         ({"kind": "Flatten"}, "has the fields"),
         ({"kind": "Flatten", "inputs": 3, "__class__": 1}, "has the fields"),
         ({"kind": "Target", "mean": {"array": "m"}, "scale": {"array": "s"}}, "'m', which is not there"),
-        ({"kind": "FFGB", "schedule": None, "K": "two", "mu": 0.0, "residual": True, "search": False}, "wrong type"),
         (
-            {"kind": "FFGB", "schedule": None, "K": 0, "mu": 0.0, "residual": True, "search": False},
+            {
+                "kind": "FFGB",
+                "schedule": None,
+                "K": "two",
+                "mu": 0.0,
+                "residual": True,
+                "search": False,
+                "distill": False,
+            },
+            "wrong type",
+        ),
+        (
+            {"kind": "FFGB", "schedule": None, "K": 0, "mu": 0.0, "residual": True, "search": False, "distill": False},
             "at least one local step",
         ),
     ],

@@ -186,7 +186,9 @@ class Parametric(Algorithm):
         arrays = {**f.parameters, **increment.parameters}
         if increment.parameters.keys() != f.parameters.keys():
             sent = tuple(dict.fromkeys(name.partition("/")[0] for name in increment.parameters))
-            arrays = self.settle(arrays, sent)
+            spec = f.family.spec
+            # as they would travel, so that who computes them and who is sent them have the same bits
+            arrays = {name: a.astype(spec[name][1]).astype(np.float64) for name, a in self.settle(arrays, sent).items()}
         return ClosedSum(f.family, arrays)
 
     def eta(self, k: int, t: int) -> float:
