@@ -1,11 +1,10 @@
-"""A FedAvg round on 56 clients, against the loop that most people would write in torch, and against pfl.
+"""A FedAvg round on 56 clients, against the loop that most people would write in torch.
 
-    python benchmarks/fedavg_round.py [--pfl PYTHON] [--json FILE]
+    python benchmarks/fedavg_round.py [--json FILE]
 
-The job of MNIST's shape: 56 clients × 1,071 points, MLP 784-32-32-10, 25 local steps of SGD on 20 % of the points.
-All use two processes of one thread each, and all run in turns, so that a busy machine is as busy for each.  The time
-is that of training and averaging; evaluation, which everyone may do when they like, is left out.  --pfl names a
-Python that has pfl 0.6.0 and torch, in an environment of its own.
+The job of MNIST's shape: 56 clients × 1,071 points, MLP 784-32-32-10, 25 local steps of SGD on 20 % of the points.  Both
+use two processes of one thread each, and take turns, so that a busy machine is as busy for both.  The time is that of
+training and averaging; evaluation, which everyone may do when they like, is left out, and shown beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -130,7 +128,6 @@ class Ours:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pfl", help="a Python with pfl 0.6.0 and torch")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     clients = data()
@@ -144,10 +141,6 @@ def main() -> None:
         times["ours, with evaluation"].append(ours.whole())
     ours.close()
     torch.close()
-    if options.pfl:
-        script = Path(__file__).with_name("pfl_round.py")
-        found = subprocess.run([options.pfl, str(script)], capture_output=True, text=True, check=True)
-        times["pfl"] = json.loads(found.stdout.splitlines()[-1])
     best = {name: statistics.median(values) for name, values in times.items()}
     print(f"FedAvg, {CLIENTS} clients, {STEPS} steps each, {PROCESSES} processes; median of {TURNS} rounds")
     for name, seconds in best.items():
