@@ -2,9 +2,9 @@
 
     python benchmarks/fedavg_round.py [--json FILE]
 
-The job of MNIST's shape: 56 clients × 1,071 points, MLP 784-32-32-10, 25 local steps of SGD on 20 % of the points.  Both
-use two processes of one thread each, and take turns, so that a busy machine is as busy for both.  The time is that of
-training and averaging; evaluation, which everyone may do when they like, is left out, and shown beside it.
+The job of MNIST's shape: 56 clients × 1,071 points, MLP 784-32-32-10, 25 local steps of SGD on 20 % of the points.
+Both use two processes of one thread each, and take turns, so that a busy machine is as busy for both.  The time is that
+of training and averaging; evaluation, which everyone may do when they like, is left out, and shown beside it.
 """
 
 from __future__ import annotations
