@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Machines are shared and busy: how long an example takes says nothing.
-settings.register_profile("ffgb", deadline=None)
+# Machines are shared and busy: how long an example takes says nothing.  Examples are the same in every run, so that a
+# change is judged by what it changed; `pytest --hypothesis-profile=explore` draws new ones.
+settings.register_profile("ffgb", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("ffgb")
 
 ROOT = Path(__file__).parents[1]

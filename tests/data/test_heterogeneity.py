@@ -132,17 +132,28 @@ def test_large_problems_reach_the_optimum() -> None:
 # Sliced
 
 
-@given(seeds, st.integers(1, 6))
-@settings(max_examples=40)
-def test_sliced_is_a_lower_bound(seed: int, d: int) -> None:
+def two_clients(seed: int, d: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     x, y = (rng.standard_normal((rng.integers(1, 30), d)) * rng.random(d) + rng.standard_normal(d) for _ in range(2))
-    w1 = exact(x, y)
-    pairs, to_all = sliced_w1([x, y], projections=512, seed=seed)
+    return x, y
+
+
+@pytest.mark.parametrize("d", range(1, 7))
+def test_sliced_is_a_lower_bound(d: int) -> None:
+    """In expectation over the directions: hence 4,096 of them, and given seeds."""
+    for seed in range(6):
+        x, y = two_clients(seed, d)
+        assert sliced_w1([x, y], projections=4096, seed=seed)[0][0, 1] <= 1.01 * exact(x, y)
+
+
+@given(seeds, st.integers(1, 6))
+@settings(max_examples=40)
+def test_sliced_is_a_distance_beyond_that_of_the_means(seed: int, d: int) -> None:
+    x, y = two_clients(seed, d)
+    pairs, to_all = sliced_w1([x, y], projections=64, seed=seed)
     np.testing.assert_array_equal(pairs, pairs.T)
     assert np.diag(pairs).tolist() == [0, 0]
-    shift = np.linalg.norm(x.mean(axis=0) - y.mean(axis=0))
-    assert shift - 1e-9 <= pairs[0, 1] <= w1 + 0.2 * (w1 - shift) + 1e-9
+    assert pairs[0, 1] >= np.linalg.norm(x.mean(axis=0) - y.mean(axis=0)) - 1e-9
     # of two clients each is half of the mixture, and on a line this half stays where it is
     np.testing.assert_allclose(to_all, pairs[0, 1] / 2, rtol=1e-6, atol=1e-9)
 
