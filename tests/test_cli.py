@@ -289,11 +289,11 @@ def test_reproduce_writes_numbers_a_table_and_a_picture(tmp_path: Path, refused:
     assert result.stdout.startswith("| what | promised | found |")
     assert result.stdout == (tmp_path / "small" / "table.md").read_text()
     assert (tmp_path / "small" / "theory.png").stat().st_size < 200_000
-    results = json.loads((tmp_path / "small" / "results.json").read_text())
+    results = json.loads((tmp_path / "small" / "theory.json").read_text())
     assert results["rates"]["rooted"]["slope"] < -0.8
     assert results["floor_c"]["exponent"] == pytest.approx(1.0, abs=0.1)
     assert max(results["floor_c"]["shared"]) < 1e-6 < min(results["floor_c"]["zero"])
-    before = (tmp_path / "small" / "results.json").stat().st_mtime_ns
+    before = (tmp_path / "small" / "theory.json").stat().st_mtime_ns
     began = time.perf_counter()
     assert ffgb("reproduce", "theory", "--scale", "small", "--out", tmp_path / "small").stdout == result.stdout
     assert time.perf_counter() - began < 60  # what is there is not computed again

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +15,9 @@ import pytest
 from ffgb.algorithms.fedavg import FedAvg
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.config import Config
-from ffgb.distill import by_clients, by_server, distill_run, lessons
+from ffgb.distill import by_clients, by_server, distilled_rounds, lessons
+from ffgb.engines.local import Holding, InProcess, LocalEngine
+from ffgb.ensembles import distill_run, reweight_run
 from ffgb.errors import FFGBError
 from ffgb.features import Flatten
 from ffgb.functions import Array, OpenSum
@@ -21,8 +27,9 @@ from ffgb.losses import CrossEntropy, Logistic, Soft, Square
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.schedules import Power
-from ffgb.server import State
+from ffgb.server import Server, State
 from ffgb.training import federate, train
+from ffgb.wire import decode
 
 
 def blobs(seed: int, n: int = 120, classes: int = 3) -> tuple[Array, Array]:
@@ -56,12 +63,94 @@ def test_the_server_makes_one_of_many(ensemble: State) -> None:
 
 
 def test_clients_make_one_of_many_by_averaging(ensemble: State) -> None:
-    points = [blobs(i)[0] for i in range(4)]
-    one, lines = by_clients(ensemble.f, CrossEntropy(3), points, FedAvg(0.3, 20, 0.2), 40)
-    assert one.terms == 1
-    assert (lines[-1]["models_up"], lines[-1]["models_down"]) == (40.0, 40.0)
+    """The clients are new: they are led through the job whose f they are to learn."""
+    server = Server(InProcess([Holding(*blobs(i)) for i in range(4)]), [120] * 4)
+    after, lines = by_clients(server, ensemble, FedAvg(0.3, 20, 0.2), 40)
+    assert after.f.terms == 1
+    assert after.t == ensemble.t
+    spent = after.costs.since(ensemble.costs).mean(4, ensemble.f.family.size)
+    assert (spent["models_up"], spent["models_down"]) == (40.0, 41.0)  # and the one learner, to go on from
+    assert len(lines) == 40
     fresh, y = blobs(51, n=1000)
-    assert accuracy(one, fresh, y) >= accuracy(ensemble.f, fresh, y) - 0.03
+    assert accuracy(after.f, fresh, y) >= accuracy(ensemble.f, fresh, y) - 0.03
+
+
+FAMILY = MLP(Flatten(4), 3, hidden=(16,), steps=60, learning_rate=0.02)
+
+
+def boosted(server: Server, T: int) -> tuple[State, list[dict[str, Any]]]:
+    """Three boosting rounds, ten of distillation after each."""
+    state, lines = server.start(FFGB(Power(8.0), K=2), lambda ask: (FAMILY, None), CrossEntropy(3)), []
+    for after, line in distilled_rounds(server, state, T, FedAvg(0.3, 20, 0.2), 10):
+        state = after
+        lines.append(line)
+    return state, lines
+
+
+def test_distillation_between_boosting_rounds_keeps_f_at_one_learner() -> None:
+    holdings = [Holding(*blobs(i)) for i in range(5)]  # the last is for tests
+    server = Server(InProcess(holdings), [120] * 4, 1)
+    state, lines = boosted(server, 3)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert state.f.terms == 1
+    assert [line["ensemble_learners"] for line in lines] == [8, 9, 9]  # one, and the round's eight
+    assert lines[-1]["test_accuracy"] >= lines[-1]["ensemble_test_accuracy"] - 0.05
+    assert lines[-1]["test_accuracy"] > 0.8
+    # up: 2 learners a boosting round, 1 a distillation round
+    assert lines[-1]["models_up"] == 3 * (2 + 10)
+    # down: the others' 6 learners, 10 means; and the one learner twice, to learn more and to go on from
+    assert lines[-1]["models_down"] == 3 * (6 + 10) + 2 + 3
+    assert lines[-1]["ensemble_models_up"] == lines[1]["models_up"] + 2
+    fresh, y = blobs(51, n=1000)
+    assert accuracy(state.f, fresh, y) > 0.8
+
+
+def test_a_worker_that_dies_while_it_is_taught_changes_no_bit() -> None:
+    holdings = [Holding(*blobs(i)) for i in range(4)]
+    expected, _ = boosted(Server(InProcess(holdings), [120] * 4), 2)
+    engine = LocalEngine(holdings, 2)
+    exchange, calls = engine.exchange, []
+
+    def dying(data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        calls.append(decode(data).kind)
+        if len(calls) in (4, 6, 12, 20):  # as lessons begin, in their first rounds, and later
+            os.kill(engine.pids[0], signal.SIGKILL)
+        return exchange(data, clients)
+
+    engine.exchange = dying  # type: ignore[method-assign]
+    with engine:
+        state, _ = boosted(Server(engine, [120] * 4), 2)
+    for name, array in expected.f.tensors().items():
+        np.testing.assert_array_equal(array, state.f.tensors()[name])
+
+
+def test_a_distilled_run_goes_on_after_a_stop(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data": "wine", "clients": 4, "learner": "mlp", "oracle_steps": 40, "distill": "rounds"}
+    config = Config(**settings, rounds=4, distill_rounds=5)
+    whole = train(config, tmp_path / "whole", workers=0)
+    lines: list[dict[str, Any]] = []
+    train(config, tmp_path / "cut", workers=0, on_round=lines.append, should_stop=lambda: len(lines) == 2)
+    rest = train(config, tmp_path / "cut", resume=True, workers=0)
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+    assert [line["models_up"] for line in rest.metrics] == [line["models_up"] for line in whole.metrics]
+    assert whole.model.f.terms == 1
+    assert not list((tmp_path / "whole" / "checkpoint").glob("round-*"))  # nothing of rounds that are over is kept
+
+
+def test_a_run_is_reweighted(tmp_path: Path) -> None:
+    train(Config(data="wine", clients=4, learner="mlp", rounds=3, oracle_steps=40), tmp_path / "run", workers=0)
+    out = tmp_path / "other.safetensors"
+    found = reweight_run(Run.open(tmp_path / "run"), out, rounds=20, step_size=0.5)
+    assert found["before"]["learners"] == found["after"]["learners"] == 24
+    assert found["after"]["loss"] < found["before"]["loss"]
+    size = Model.load(out).family.size
+    # the learners, once, down; then a number for each of them, both ways, and the shares down as well
+    assert found["models"] == pytest.approx(24 + 24 * (20 * 2) / size, rel=0.02)
+    train(Config(data="wine", clients=4, rounds=3), tmp_path / "closed", workers=0)
+    with pytest.raises(FFGBError, match="one array"):
+        reweight_run(Run.open(tmp_path / "closed"), out)
 
 
 def test_clients_send_one_learner_in_place_of_k() -> None:
@@ -102,7 +191,7 @@ def test_a_run_is_distilled_to_a_model_that_loads(by: str, tmp_path: Path) -> No
     found = distill_run(Run.open(tmp_path / "run"), out, by, steps=600, rounds=60, step_size=0.2)
     assert (found["before"]["learners"], found["after"]["learners"]) == (32, 1)
     assert found["after"]["accuracy"] >= found["before"]["accuracy"] - 0.1
-    assert found["models"] == pytest.approx(0.0 if by == "server" else 120.0, rel=1e-3)  # and the job, once
+    assert found["models"] == pytest.approx(0.0 if by == "server" else 121.0, rel=1e-3)  # and the job, once
     assert out.stat().st_size < (tmp_path / "run" / "model.safetensors").stat().st_size / 4
     assert Model.load(out).f.terms == 1
     json.dumps(found, allow_nan=False)

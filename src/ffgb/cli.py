@@ -112,10 +112,11 @@ def train(
     clients: Annotated[int | None, _option(DATA, "Number of clients N.", "20, or the natural sites", min=1)] = None,
     split: Annotated[
         str | None,
-        _option(DATA, "similarity, dirichlet, iid or natural.", "natural if there are sites, else similarity"),
+        _option(DATA, "similarity, dirichlet, labels, iid or natural.", "natural if there are sites, else similarity"),
     ] = None,
     similarity: Annotated[float, _option(DATA, "Share of the rows dealt out evenly; the rest goes by label.")] = 0.1,
     alpha: Annotated[float, _option(DATA, "Concentration of the dirichlet split.")] = 0.5,
+    labels: Annotated[int, _option(DATA, "Classes that a client has, in the labels split.", min=1)] = 2,
     by: Annotated[str | None, _option(DATA, "Sort rows by this column instead of the label.", False)] = None,
     participation: Annotated[
         str | None, _option(DATA, "Clients sampled a round: a number such as 5, or a share such as 0.5.", "all")
@@ -178,8 +179,14 @@ def train(
     step_power: Annotated[float, _option(METHOD, "p of the power schedule.")] = 1.0,
     step_offset: Annotated[str, _option(METHOD, "t: the paper's Kt+k+1; t+1: its authors' code, K(t+1)+k.")] = "t",
     distill: Annotated[
-        str | None, _option(METHOD, "clients: each makes one weak learner of its K before sending (ffgb).", "no")
+        str | None,
+        _option(
+            METHOD,
+            "clients: each sends one learner for its K; rounds: all make one of the ensemble after each round (ffgb).",
+            "no",
+        ),
     ] = None,
+    distill_rounds: Annotated[int, _option(METHOD, "Rounds of FedAvg that make one of the ensemble.", min=1)] = 20,
     momentum: Annotated[
         float | None, _option(METHOD, "Of local steps (fedavg, fedprox), or the server's (mime).", "0; mime: 0.9")
     ] = None,
@@ -354,6 +361,7 @@ def compare(
     split: Annotated[str | None, typer.Option(help="As for train.", show_default="similarity, or natural")] = None,
     similarity: Annotated[float, typer.Option(help="As for train.")] = 0.1,
     alpha: Annotated[float, typer.Option(help="As for train.")] = 0.5,
+    labels: Annotated[int, typer.Option(help="As for train.", min=1)] = 2,
     participation: Annotated[str | None, typer.Option(help="As for train.", show_default="all")] = None,
     budget: Annotated[str, typer.Option(help="rounds=, models=, bytes= or seconds=, of every method.")] = "rounds=20",
     unit: Annotated[str, typer.Option(help="What a model is: mlp, cnn, or a number of parameters.")] = "mlp",
@@ -376,7 +384,8 @@ def compare(
         raise FFGBError("a comparison needs two methods or more")
     if unit not in UNITS and not (unit.isdigit() and int(unit)):
         raise FFGBError(f"--unit is mlp, cnn or a number of parameters, not {unit!r}")
-    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha, "seed": seed}
+    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha}
+    dealt |= {"labels": labels, "seed": seed}
     if participation is not None:
         dealt["participation"] = _number(participation, "--participation", "clients")
     base = Config(data=tuple(data or ("digits",)), target=target, **dealt)
@@ -420,6 +429,8 @@ def tune(
     clients: Annotated[int | None, typer.Option(help="As for train.", show_default="20, or the sites", min=1)] = None,
     split: Annotated[str | None, typer.Option(help="As for train.", show_default="similarity, or natural")] = None,
     similarity: Annotated[float, typer.Option(help="As for train.")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="As for train.")] = 0.5,
+    labels: Annotated[int, typer.Option(help="As for train.", min=1)] = 2,
     algorithm: Annotated[str, typer.Option(help="As for train.")] = "fedavg",
     learner: Annotated[str, typer.Option(help="As for train.")] = "mlp",
     local_steps: Annotated[int | None, typer.Option(help="As for train.", show_default="by method", min=1)] = None,
@@ -434,7 +445,8 @@ def tune(
     from ffgb.config import Config
     from ffgb.tuning import tune as run_tuning
 
-    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "seed": seed}
+    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha}
+    dealt |= {"labels": labels, "seed": seed}
     method: dict[str, Any] = {"algorithm": algorithm, "learner": learner, "local_steps": local_steps}
     config = Config(data=tuple(data or ("digits",)), target=target, step_size=step_size, **dealt, **method)
     with Console(stderr=True).status("tuning") as status:
@@ -463,7 +475,7 @@ def distill(
         list[str] | None, typer.Option(help="The server's points, files without labels.", show_default="the run's own")
     ] = None,
     steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 10_000,
-    rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 200,
+    rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 300,
     step_size: Annotated[float, typer.Option(help="Its step size (clients).")] = 0.3,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
@@ -471,44 +483,75 @@ def distill(
     as_json: JSON = False,
 ) -> None:
     """One learner in place of an ensemble, by its values at points without labels."""
-    from ffgb.distill import distill_run
+    from ffgb.ensembles import distill_run
     from ffgb.runs import Run
 
     output = output or run / "distilled.safetensors"
     with Console(stderr=True).status("distilling"):
         found = distill_run(*(Run.open(run), output, by, data or ()), steps=steps, rounds=rounds, step_size=step_size)
-    if as_json:
-        print(json.dumps(found, allow_nan=False))
-    else:
-        _print_rows([{"model": name, **found[name]} for name in ("before", "after")])
-        print(
-            f"predicts {found['speedup']:,.0f} times as fast; {found['models']:,.1f} models exchanged a client; "
-            f"{output}"
+    print(json.dumps(found, allow_nan=False)) if as_json else _print_change(found, output)
+
+
+@app.command()
+def reweight(
+    run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
+    rounds: Annotated[int, typer.Option(help="Rounds of mirror descent.", min=1)] = 50,
+    step_size: Annotated[float, typer.Option(help="Its step size.")] = 0.03,
+    sampled: Annotated[float, typer.Option(help="The share of the learners that a round looks at.")] = 1.0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="reweighted.safetensors in the run")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
+    from ffgb.ensembles import reweight_run
+    from ffgb.runs import Run
+
+    output = output or run / "reweighted.safetensors"
+    with Console(stderr=True).status("reweighting") as status:
+        found = reweight_run(
+            *(Run.open(run), output),
+            rounds=rounds,
+            step_size=step_size,
+            sampled=sampled,
+            on_round=lambda line: status.update(f"round {line['round']} of {rounds}: {_score(line)}"),
         )
+    print(json.dumps(found, allow_nan=False)) if as_json else _print_change(found, output)
 
 
 @app.command()
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="theory: Theorems 1 to 3 beside what they promise.")],
-    scale: Annotated[str, typer.Option(help="full: as committed; small: in seconds, to look at.")] = "full",
+    experiment: Annotated[
+        str,
+        typer.Argument(help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, niid, or all."),
+    ],
+    scale: Annotated[
+        str, typer.Option(help="full: the paper's, hours; reduced (fig1): fewer steps; small: minutes, to look at.")
+    ] = "full",
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to write; what is there is not computed again.", show_default="reproduced/…"),
+        typer.Option(help="Where to write; what is there is not computed again.", show_default="reproduced"),
     ] = None,
 ) -> None:
-    """Repeat an experiment: numbers, a table of what held, and pictures."""
+    """Repeat an experiment: numbers, a table and a picture.  Started again, it goes on where it was stopped."""
     from rich.markdown import Markdown
 
+    from ffgb.reproduce import experiments
     from ffgb.reproduce import reproduce as run_experiment
 
-    out = out or Path("reproduced") / (experiment if scale == "full" else f"{experiment}-{scale}")
+    out = out or Path("reproduced" if scale == "full" else f"reproduced-{scale}")
     console = Console(stderr=True)
-    with console.status("starting") as status:
-        table = run_experiment(experiment, scale, out, lambda part: status.update(f"{experiment}: {part}"))
-    if sys.stdout.isatty():
-        Console().print(Markdown(table))
-    else:
-        print(table, end="")
+    for name in experiments() if experiment == "all" else [experiment]:
+        try:
+            with console.status("starting") as status:
+                table = run_experiment(name, scale, out, lambda text, name=name: status.update(f"{name}: {text}"))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            print(f"ffgb: stopped; the same command goes on from here, in {out}", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+        if sys.stdout.isatty():
+            Console().print(Markdown(table))
+        else:
+            print(table, end="")
     print(f"numbers and pictures: {out}", file=sys.stderr)
 
 
@@ -567,11 +610,13 @@ def data_heterogeneity(
     split: Annotated[
         str | None,
         typer.Option(
-            help="similarity, dirichlet, iid or natural.", show_default="natural if there are sites, else similarity"
+            help="similarity, dirichlet, labels, iid or natural.",
+            show_default="natural if there are sites, else similarity",
         ),
     ] = None,
     similarity: Annotated[float, typer.Option(help="Share of the rows dealt out evenly.")] = 0.1,
     alpha: Annotated[float, typer.Option(help="Concentration of the dirichlet split.")] = 0.5,
+    labels: Annotated[int, typer.Option(help="Classes that a client has, in the labels split.", min=1)] = 2,
     by: Annotated[str | None, typer.Option(help="Sort rows by this column instead of the label.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
     method: Annotated[str, typer.Option(help="auto (exact if that takes seconds), exact or estimate.")] = "auto",
@@ -587,16 +632,16 @@ def data_heterogeneity(
 
     if plot is not None:
         plots.check(plot)
-    dealt: dict[str, Any] = {"similarity": similarity, "alpha": alpha, "by": by, "seed": seed}
+    dealt: dict[str, Any] = {"similarity": similarity, "alpha": alpha, "labels": labels, "by": by, "seed": seed}
     config = Config(data=tuple(data or ("digits",)), target=target, clients=clients, split=split, **dealt)
     dataset = load_data(config)
     config = config.resolved(dataset)
     assert config.split is not None
     parts = partition(dataset, config.split, config.clients, **dealt)
-    labels = [dataset.y[rows] for rows in parts]
-    found = measure([dataset.x[rows] for rows in parts], labels, method, points, seed)
+    held_labels = [dataset.y[rows] for rows in parts]
+    found = measure([dataset.x[rows] for rows in parts], held_labels, method, points, seed)
     names = dataset.sites if config.split == "natural" else [str(i) for i in range(len(parts))]
-    bins, counts, held = _label_counts(labels, dataset.classes)
+    bins, counts, held = _label_counts(held_labels, dataset.classes)
     if plot is not None:
         what = "class" if dataset.classes else "target"
         plots.heterogeneity(plot, found, counts, bins, clients=names, what=what)
@@ -821,6 +866,14 @@ def _print_summary(summary: dict[str, Any], out: Path | None) -> None:
             **plain,
         )
     console.print(f"run directory: {out}", **plain)
+
+
+def _print_change(found: dict[str, Any], output: Path) -> None:
+    """A model before and after, and what that cost."""
+    _print_rows([{"model": name, **found[name]} for name in ("before", "after")])
+    faster = f"predicts {found['speedup']:,.0f} times as fast; " if found["speedup"] > 1.5 else ""
+    traffic = f"{found['models']:,.1f} models ({_bytes(found['bytes'])}) exchanged a client"
+    print(f"{faster}{traffic if found['bytes'] else 'nothing was exchanged'}; {output}")
 
 
 def _bytes(count: float) -> str:

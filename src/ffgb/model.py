@@ -75,7 +75,8 @@ class Model:
         }
 
     def to_bytes(self) -> bytes:
-        recipe, arrays = describe(replace(self.job, geometry=None))  # it was for training
+        job = replace(self.job, geometry=None, begins=None, at=0)  # these were for training
+        recipe, arrays = describe(job)
         values = {
             "recipe": recipe,
             "shape": list(self.shape),

@@ -86,6 +86,55 @@ def compare(path: Path, found: Mapping[str, Any]) -> None:
     _save(figure, path)
 
 
+def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
+    """Panels of accuracy against cost: the mean over seeds, and in a band the least and the greatest.
+
+    Dotted, where cost is models: as the authors' code plots what is as printed, before the round's cost is added.
+    """
+    panels = results["panels"]
+    figure = _figure(6.5 * len(panels), 4.6)
+    for axis, panel in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
+        y = panel.get("y", "test_accuracy")
+        for j, curve in enumerate(panel["curves"]):
+            x = curve["seeds"][0][kind]
+            values = 100 * np.array([seed[y] for seed in curve["seeds"]])
+            mean, printed = values.mean(axis=0), "as printed" in curve["label"]
+            label, marker = f"{curve['label']}: {mean[-1]:.1f}", "o" if len(x) <= 20 else ""
+            axis.plot(x, mean, color=f"C{j}", lw=1.6, label=label, marker=marker, ms=3)
+            if len(values) > 1:
+                axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=f"C{j}", alpha=0.2, lw=0)
+            if printed and kind == "models":
+                axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0)
+        everything = 100 * np.concatenate([np.ravel(s[y]) for curve in panel["curves"] for s in curve["seeds"]])
+        axis.set_ylim(max(0.0, np.quantile(everything, 0.1) - 8.0), everything.max() + 1.5)
+        if max(s[kind][-1] for curve in panel["curves"] for s in curve["seeds"]) > 50:
+            axis.set_xscale("log")
+        what = f"models of {results['unit']:,} numbers" if kind == "models" else "rounds"
+        _labelled(axis, panel["title"], what, f"{y.partition('_')[0]} accuracy, %")
+        axis.legend(fontsize=8, frameon=False, loc="lower right")
+    scale = results["settings"]
+    figure.suptitle(
+        f"{results['experiment']}: {results['data']}, {scale['clients']} clients, {results['how']}, "
+        f"{scale['seeds']} seed{'s' * (scale['seeds'] > 1)}, scale {results['scale']}",
+        fontsize=11,
+    )
+    _save(figure, path)
+
+
+def distillation(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Accuracy against traffic; the size of a mark grows with the number of learners."""
+    figure = _figure(7.5, 4.2)
+    axis = figure.subplots()
+    for j, (name, row) in enumerate(rows.items()):
+        size = 30 + 40 * math.log10(row["learners"])
+        label = f"{name}: {row['learners']:,} learners, {100 * row['accuracy']:.1f} %"
+        axis.scatter([row["models"]], [100 * row["accuracy"]], s=size, color=f"C{j}", label=label, alpha=0.8)
+    axis.margins(0.15)
+    _labelled(axis, "one learner in place of many", "models exchanged, training included", "test accuracy, %")
+    axis.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.08))
+    _save(figure, path)
+
+
 def theory(path: Path, results: Mapping[str, Any]) -> None:
     """The six pictures of `ffgb reproduce theory`, on one page."""
     figure = _figure(13.5, 8.0)

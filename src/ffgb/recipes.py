@@ -105,9 +105,11 @@ def build(recipe: JSON, arrays: Mapping[str, Array]) -> Any:
     kind = KINDS.get(str(recipe.get("kind")))
     if kind is None:
         raise FFGBError(f"a recipe names {recipe.get('kind')!r}, which this version of ffgb does not know")
-    known = {f.name for f in dataclasses.fields(kind)}
+    fields = dataclasses.fields(kind)
+    known = {f.name for f in fields}
+    needed = {f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
     given = {name: build(v, arrays) for name, v in recipe.items() if name != "kind"}
-    if given.keys() != known:
+    if not needed <= given.keys() <= known:
         raise FFGBError(f"a recipe of {kind.__name__} has the fields {sorted(given)}, expected {sorted(known)}")
     try:
         return kind(**given)

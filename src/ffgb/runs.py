@@ -87,12 +87,13 @@ class Run:
 
     def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
         """Everything a resumed run needs.  A round adds one file; nothing that is already there is written again."""
-        if not (self.checkpoint / "job.safetensors").exists():
+        job = self._job(state.job.at)
+        if not job.exists():
             if state.geometry is not None:
                 recipe, arrays = describe(state.geometry)
                 message = Message("geometry", values={"recipe": recipe}, tensors=arrays)
                 self._write(self.checkpoint / "geometry.safetensors", encode(message))
-            self._write(self.checkpoint / "job.safetensors", encode(setup_message(state.job)))
+            self._write(job, encode(setup_message(state.job)))
         if state.job.closed:
             self._write_update(f"f-{state.t:06d}.safetensors", Update(state.t, 0.0, state.f))
         elif state.updates:
@@ -106,16 +107,17 @@ class Run:
                 self._write(self._memory(i, since), encode(message))
         content = {
             "t": state.t,
+            "at": state.job.at,
             "memory": {i: since for i, (since, _) in state.memory.items()},
             "costs": dataclasses.asdict(state.costs),
             "delivered": list(state.delivered),
             "seconds": seconds,
         }
         self._write(self.checkpoint / "state.json", json.dumps(content).encode())
-        kept = {f"f-{state.t:06d}.safetensors"} | {
+        kept = {f"f-{state.t:06d}.safetensors", job.name} | {
             self._memory(i, since).name for i, (since, _) in state.memory.items()
         }
-        for pattern in ("f-*.safetensors", "memory-*.safetensors"):
+        for pattern in ("f-*.safetensors", "memory-*.safetensors", "job-*.safetensors"):
             for old in self.checkpoint.glob(pattern):
                 if old.name not in kept:
                     old.unlink()
@@ -126,7 +128,7 @@ class Run:
             return None
         try:
             content = self._read_json("checkpoint/state.json")
-            setup = decode((self.checkpoint / "job.safetensors").read_bytes())
+            setup = decode(self._job(int(content["at"])).read_bytes())
             job: Job = build(setup.values["recipe"], setup.tensors)
             t = int(content["t"])
             f, updates = self._read_functions(job, t)
@@ -145,6 +147,9 @@ class Run:
                 f"the checkpoint in {self.checkpoint} is damaged ({error}); start again with another --out"
             ) from error
 
+    def _job(self, at: int) -> Path:
+        return self.checkpoint / f"job-{at:06d}.safetensors"
+
     def _memory(self, i: int, since: int) -> Path:
         return self.checkpoint / f"memory-{i:06d}-{since:06d}.safetensors"
 
@@ -162,7 +167,7 @@ class Run:
             message = decode((self.checkpoint / f"f-{t:06d}.safetensors").read_bytes())
             return from_tensors(job.family, message.tensors), ()
         f, updates = job.start(), []
-        for version in range(1, t + 1):
+        for version in range(job.at + 1, t + 1):
             message = decode((self.checkpoint / f"round-{version:06d}.safetensors").read_bytes())
             update = Update.read(message, job)
             f = update.after(f, job.algorithm)

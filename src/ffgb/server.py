@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -70,6 +70,10 @@ class Costs:
             - sum(a.nbytes for m in own for a in m.tensors.values()),
         )
 
+    def since(self, before: Costs) -> Costs:
+        """What came after."""
+        return Costs(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
     def mean(self, clients: int, model: int) -> dict[str, float]:
         """One client's mean, in the three units; a *model* is the number of parameters of one weak learner."""
         return {
@@ -100,6 +104,8 @@ class State:
     """The one that clients share, if the server alone has it."""
     memory: Mapping[int, tuple[int, Parameters]] = field(default_factory=dict)
     """What clients keep, if the algorithm lets them, and since which round: of those that ever took part."""
+    teacher: State | None = None
+    """The last state of the job before, if this one's lessons come from it: who lost them is led through both."""
 
     @property
     def result(self) -> Function:
@@ -112,7 +118,7 @@ class State:
             return ()
         if self.job.closed:
             return (Update(self.t, 0.0, self.f),)
-        return self.updates[version:]
+        return self.updates[version - self.job.at :]
 
 
 @final
@@ -184,6 +190,23 @@ class Server:
     def take_up(self, state: State) -> None:
         """Go on with another job on the same clients: they are set up for it, and restored when they are asked."""
         self._exchange(encode(setup_message(state.job)), [*range(self.N), *self.tests])
+
+    def go_on(self, state: State, job: Job) -> State:
+        """The clients leave their job for another, which may take its lessons from the last."""
+        if job.taught:
+            state = self._catch_up(state, range(self.N))
+        setup = replace(setup_message(job), round=state.t)
+        ready = self._ask(state, setup, [*range(self.N), *self.tests])
+        costs = state.costs.down(setup, self.N).up(ready[i] for i in range(self.N))
+        teacher = state if job.taught else None
+        return State(job, job.at, job.start(), (), (job.at,) * self.N, costs, teacher=teacher)
+
+    def report(self, state: State) -> tuple[State, dict[str, Any]]:
+        """Loss and score of f^t, as everyone sees it."""
+        question, everyone = Message("report", state.t), range(self.N)
+        reports = self._ask(state, question, [*everyone, *self.tests])
+        state = replace(state, costs=state.costs.down(question, self.N).up(reports[i] for i in everyone))
+        return state, self._metrics(state, everyone, (), reports)
 
     def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
@@ -357,7 +380,9 @@ class Server:
             if not lost:
                 return answers
             # Of one array there is only the newest: who lost it is given that, whatever it was about to be sent.
-            newest = message.kind in ("train", "step") or (message.kind == "update" and state.job.closed)
+            newest = message.kind in ("train", "step", "setup", "report") or (
+                message.kind == "update" and state.job.closed
+            )
             version = message.round if newest else message.round - 1
             self._restore(state, lost, version)
             answers |= self._exchange(data, list(lost))
@@ -366,8 +391,10 @@ class Server:
     def _restore(self, state: State, versions: Mapping[int, int], version: int) -> None:
         """Bring clients from the versions they have (−1: nothing) to f^version."""
         if fresh := [i for i, v in versions.items() if v < 0]:
+            if state.teacher is not None:
+                self._restore(state.teacher, dict.fromkeys(fresh, -1), state.teacher.t)
             self._exchange(encode(setup_message(state.job)), fresh)
-        for update in state.missing(max(min(versions.values()), 0)):
+        for update in state.missing(max(min(versions.values()), state.job.at)):
             if update.version <= version:
                 some = [i for i, v in versions.items() if v < update.version]
                 self._exchange(encode(update.message(exact=True)), some)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from ffgb.algorithms import Algorithm
-from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
+from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss, make_student
 from ffgb.data import Dataset, partition
+from ffgb.distill import distilled_rounds
 from ffgb.engines.local import Holding, in_parts, local_engine
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Family
@@ -80,7 +81,7 @@ def train(
         costs = Costs()
         if config.validation and run is None:
             config, costs, _ = choose(config, dataset, parts, workers, setting_up)
-        holdings, server_options = _federate(config, dataset, parts)
+        holdings, server_options = make_holdings(config, dataset, parts)
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
         learner = make_learner(config, dataset)
         server = Server(
@@ -103,9 +104,7 @@ def train(
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
-        for after, measured in (
-            () if over or should_stop() else server.rounds(state, config.exchanges, stop=bool(config.stop))
-        ):
+        for after, measured in () if over or should_stop() else _rounds(server, state, config):
             state, line = after, measured | {"setup_seconds": setup}
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
@@ -131,6 +130,12 @@ def train(
             run.write_model(data)
             run.write_json("summary.json", summary)
     return Result(run, Model.from_bytes(data), metrics, summary, finished)
+
+
+def _rounds(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
+    if config.distill == "rounds":
+        return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
+    return server.rounds(state, config.exchanges, stop=bool(config.stop))
 
 
 def federate(
@@ -184,12 +189,13 @@ def make_parts(config: Config, dataset: Dataset) -> list[Array]:
         *(dataset, config.split, config.clients),
         similarity=config.similarity,
         alpha=config.alpha,
+        labels=config.labels,
         by=config.by,
         seed=config.seed,
     )
 
 
-def _federate(config: Config, dataset: Dataset, parts: list[Array]) -> tuple[list[Holding], dict[str, Any]]:
+def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple[list[Holding], dict[str, Any]]:
     """Who holds what: the clients' parts of the training rows, then the test rows."""
     clients = [Holding(dataset.x, dataset.y, rows) for rows in parts]
     tests = in_parts(dataset.x_test, dataset.y_test)

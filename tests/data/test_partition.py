@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ffgb.data import Dataset, load, partition
 from ffgb.data.dataset import hold_out
 from ffgb.data.partition import dirichlet, iid, natural, similarity
+from ffgb.data.partition import labels as split_labels
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 
@@ -119,6 +120,27 @@ def test_dirichlet_follows_alpha() -> None:
     assert largest_class(skewed) > 0.5
 
 
+@pytest.mark.parametrize(("clients", "k"), [(10, 2), (10, 10), (37, 3), (25, 1)])
+def test_labels_gives_each_client_k_classes(clients: int, k: int) -> None:
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 200))
+    parts = split_labels(y, clients, k, np.random.default_rng(1))
+    each_row_once(parts, len(y))
+    held = [set(y[part]) for part in parts]
+    assert all(len(some) == k for some in held)
+    assert all(i % 10 in some for i, some in enumerate(held))
+    for c in range(10):  # a class is dealt out evenly to those who have it
+        sizes = [int((y[part] == c).sum()) for part, some in zip(parts, held, strict=True) if c in some]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_labels_leaves_no_client_empty_and_refuses_what_cannot_be() -> None:
+    y = np.array([0, 1, 1, 1, 1, 1])
+    each_row_once(split_labels(y, 5, 1, np.random.default_rng(0)), 6)
+    for clients, k, words in ((3, 0, "0 of 2 classes"), (3, 3, "3 of 2 classes"), (1, 1, "at least 2 clients")):
+        with pytest.raises(FFGBError, match=words):
+            split_labels(y, clients, k, np.random.default_rng(0))
+
+
 def test_dirichlet_of_targets_skews_their_range() -> None:
     y = np.random.default_rng(2).normal(size=2000)
     means = [y[part].mean() for part in dirichlet(y, 10, 0.05, np.random.default_rng(0))]
@@ -189,7 +211,7 @@ def test_partition_natural_takes_the_sites() -> None:
         ),
         (
             {"split": "sorted", "clients": 2},
-            "there is no split 'sorted'; choose one of similarity, dirichlet, iid, natural",
+            "there is no split 'sorted'; choose one of similarity, dirichlet, labels, iid, natural",
         ),
         (
             {"split": "natural"},

@@ -18,7 +18,9 @@ from ffgb.learners.mlp import (
     POWER,
     Descent,
     _Descent,
+    _load,
     _Net,
+    _store,
     _with_ones,
     anneal,
     batches,
@@ -48,11 +50,11 @@ def forward(family: MLP, member: Parameters, z: Array) -> Array:
 def gradient_of(family: MLP, member: Parameters, z: Array, phi: Array) -> dict[str, Array]:
     """The gradient of ½ Σ ‖h(x) − φ(x)‖², by parameter: Adam alone would not show its length."""
     net = _Net(family.hidden, family.slope, _with_ones(z), np.ascontiguousarray(phi.T, np.float32))
-    net.load(member, np.arange(z.shape[1]))
+    _load(net.weights, member, np.arange(z.shape[1]))
     net.differentiate()
     net.parameters[:] = net.gradient
     gradient = {name: np.zeros_like(p) for name, p in member.items()}
-    net.store(gradient, np.arange(z.shape[1]))
+    _store(net.weights, gradient, np.arange(z.shape[1]))
     return gradient
 
 
@@ -358,3 +360,26 @@ def test_settings_that_make_no_sense() -> None:
     for wrong in ({"slope": 2.0}, {"slope": -0.1}, {"batch": 0}, {"hidden": (3, 0)}, {"outputs": 0}, {"steps": -1}):
         with pytest.raises(FFGBError):
             MLP(**({"features": Flatten(3), "outputs": 1} | wrong))
+
+
+def test_idle_inputs_are_packed_moved_and_unpacked() -> None:
+    """An input that is 0 at all points has no gradient, but a method may move its weights (SCAFFOLD does)."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((12, 5)).astype(np.float32)
+    z[:, [1, 4]] = 0.0
+    family = MLP(Flatten(5), 3, hidden=(4, 4))
+    member = family.initial(rng)
+    walk = family.walk(z, 6)
+    vector = walk.pack(member)
+    for name, array in walk.unpack(vector).items():
+        np.testing.assert_array_equal(array, member[name])
+    walk.vector[:] = vector
+    walk.differentiate(np.arange(6), lambda values, rows: values - 1.0)
+    gradient = walk.unpack(walk.gradient)
+    assert not gradient["0.weight"][:, [1, 4]].any()
+    assert gradient["0.weight"][:, [0, 2, 3]].all()
+    full = gradient_of(family, member, z[:6], np.ones((6, 3)))
+    for name, array in full.items():
+        np.testing.assert_allclose(gradient[name], array / 6, rtol=1e-4, atol=1e-6)
+    moved = walk.unpack(vector + np.float32(1.0))
+    np.testing.assert_allclose(moved["0.weight"], member["0.weight"] + 1.0, rtol=1e-6)

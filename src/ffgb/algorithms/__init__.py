@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -59,9 +59,9 @@ class Algorithm(ABC):
         """What a client's answer in round t is of."""
         return family
 
-    def start(self, family: Family, seed: int) -> Function:
-        """f^0."""
-        return self.zero(family)
+    def start(self, family: Family, seed: int, begins: Sequence[Array] | None = None) -> Function:
+        """f^0: what it begins with, the arrays of one member, if that is given."""
+        return self.zero(family) if begins is None else family.member(dict(zip(family.spec, begins, strict=True)))
 
     def zero(self, family: Family) -> Function:
         """The empty sum."""

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from ffgb.algorithms.parametric import MODEL, Local, Parametric
+from ffgb.algorithms.parametric import MODEL, Local, Parametric, descend
 from ffgb.functions import Array
 
 
@@ -24,10 +24,7 @@ class FedAvg(Parametric):
     momentum: float = 0.0
 
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
-        y = state[MODEL].copy()
-        v = np.zeros_like(y)
+        y, v = here.at(state[MODEL]), np.zeros_like(state[MODEL])
         for rows in here.batches(self.steps(here)):
-            v *= np.float32(self.momentum)
-            v += here.gradient(y, rows)
-            y -= np.float32(self.step) * v
+            descend(y, v, here.gradient(y, rows), self.step, self.momentum)
         return {MODEL: y}

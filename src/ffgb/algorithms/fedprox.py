@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from ffgb.algorithms.parametric import MODEL, Local, Parametric
+from ffgb.algorithms.parametric import MODEL, Local, Parametric, descend
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 
@@ -31,11 +31,9 @@ class FedProx(Parametric):
 
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
         x = state[MODEL]
-        y = x.copy()
-        v = np.zeros_like(y)
+        y, v = here.at(x), np.zeros_like(x)
         for rows in here.batches(self.steps(here)):
-            v *= np.float32(self.momentum)
-            v += here.gradient(y, rows)
-            v += np.float32(self.prox) * (y - x)
-            y -= np.float32(self.step) * v
+            g = here.gradient(y, rows)
+            g += np.float32(self.prox) * (y - x)
+            descend(y, v, g, self.step, self.momentum)
         return {MODEL: y}

@@ -9,7 +9,7 @@ FedAvg, and what a method sends more is counted, because it is there.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -98,8 +98,14 @@ class Local:
     def __init__(self, oracle: FirstOrder, y: Array, loss: Loss, rng: np.random.Generator) -> None:
         self.oracle, self.y, self.loss, self.rng = oracle, y, loss, rng
 
+    def at(self, x: Array) -> Array:
+        """x, to be moved in place: where the gradient needs no copy of it."""
+        self.oracle.walk.vector[:] = x
+        return self.oracle.walk.vector
+
     def gradient(self, x: Array, rows: Array | None = None) -> Array:
-        """∇ of the mean loss over these rows (all, if none are given) at x.  The next call overwrites it."""
+        """∇ of the mean loss over these rows (all, if none are given) at x.  It may be written over; the next call
+        does."""
         walk = self.oracle.walk
         if rows is not None:
             return self._at(x, rows)
@@ -120,6 +126,16 @@ class Local:
         """Rows of K batches, cut from shuffled epochs."""
         rows = batches(self.oracle.n, self.oracle.size, self.rng)
         return (next(rows) for _ in range(K))
+
+
+def descend(y: Array, v: Array, g: Array, step: float, momentum: float) -> None:
+    """v ← βv + g and y ← y − ηv, in place; g is used as scratch, and v left alone if β = 0."""
+    if momentum:
+        v *= np.float32(momentum)
+        v += g
+        g[:] = v
+    g *= np.float32(step)
+    y -= g
 
 
 @dataclass(frozen=True)
@@ -173,11 +189,13 @@ class Parametric(Algorithm):
         assert isinstance(family, Copies)
         return Copies(family.inner, self.sends(t))
 
-    def start(self, family: Family, seed: int) -> Function:
+    def start(self, family: Family, seed: int, begins: Sequence[Array] | None = None) -> Function:
         """x at random, as a net starts, and all else at 0: the same for everyone, from the seed."""
         assert isinstance(family, Copies)
-        zero = {name: np.zeros(shape) for name, (shape, _) in family.inner.spec.items()}
-        return family.point({MODEL: family.inner.initial(stream(seed, "start"))} | dict.fromkeys(self.arrays[1:], zero))
+        inner = family.inner
+        x = dict(zip(inner.spec, begins, strict=True)) if begins else inner.initial(stream(seed, "start"))
+        zero = {name: np.zeros(shape) for name, (shape, _) in inner.spec.items()}
+        return family.point({MODEL: x} | dict.fromkeys(self.arrays[1:], zero))
 
     def after(self, f: Function, decay: float, increment: Function, step: float) -> Function:
         """The arrays that were sent replace those that were there."""

@@ -16,7 +16,7 @@ from ffgb.errors import FFGBError
 from ffgb.functions import Array
 from ffgb.seeds import stream
 
-SPLITS = ("similarity", "dirichlet", "iid", "natural")
+SPLITS = ("similarity", "dirichlet", "labels", "iid", "natural")
 
 # A regression target has no classes; its deciles stand in for them.
 BINS = 10
@@ -56,14 +56,32 @@ def dirichlet(y: Array, clients: int, alpha: float, rng: np.random.Generator) ->
         ends = np.floor(np.cumsum(shares) * len(rows) + 0.5).astype(np.int64)[:-1]
         for part, piece in zip(parts, np.split(rows, np.clip(ends, 0, len(rows))), strict=True):
             part.append(piece)
-    dealt = [np.concatenate(part) for part in parts]
+    return _none_empty(parts, rng)
+
+
+def labels(y: Array, clients: int, k: int, rng: np.random.Generator) -> list[Array]:
+    """Each client has rows of k classes only: client i of class i mod C, and of k − 1 others at random.
+
+    A class's rows are dealt out evenly to the clients that have it.  It is the split "#C = k" of Li, Diao, Chen & He,
+    "Federated learning on non-IID data silos" (NIID-Bench), ICDE 2022.  Regression targets count as ten classes.
+    """
+    _check_clients(len(y), clients)
+    strata = _strata(y, rng)
+    C = len(strata)
+    if not 1 <= k <= C:
+        raise FFGBError(f"a client cannot have {k} of {C} classes; give --labels from 1 to {C}")
+    if clients < C:
+        raise FFGBError(f"with {clients} clients some of the {C} classes would have none; give at least {C} clients")
+    holders: list[list[int]] = [[] for _ in strata]
     for i in range(clients):
-        if len(dealt[i]) == 0:
-            most = max(range(clients), key=lambda j: len(dealt[j]))
-            taken = int(rng.integers(len(dealt[most])))
-            dealt[i] = dealt[most][taken : taken + 1]
-            dealt[most] = np.delete(dealt[most], taken)
-    return [np.sort(rows) for rows in dealt]
+        others = rng.permutation(np.delete(np.arange(C), i % C))[: k - 1]
+        for c in (i % C, *others):
+            holders[c].append(i)
+    parts: list[list[Array]] = [[] for _ in range(clients)]
+    for rows, held in zip(strata, holders, strict=True):
+        for i, piece in zip(held, _cut(rows, _even_sizes(len(rows), len(held))), strict=True):
+            parts[i].append(piece)
+    return _none_empty(parts, rng)
 
 
 def iid(n: int, clients: int, rng: np.random.Generator) -> list[Array]:
@@ -84,6 +102,7 @@ def partition(
     *,
     similarity: float = 0.1,
     alpha: float = 0.5,
+    labels: int = 2,
     by: str | None = None,
     seed: int = 0,
 ) -> list[Array]:
@@ -116,10 +135,24 @@ def partition(
         return _similarity(key, clients, similarity, rng)
     if split == "dirichlet":
         return dirichlet(dataset.y, clients, alpha, rng)
+    if split == "labels":
+        return _labels(dataset.y, clients, labels, rng)
     return iid(len(dataset.y), clients, rng)
 
 
-_similarity = similarity  # inside `partition` the name means the number
+_similarity, _labels = similarity, labels  # inside `partition` these names mean the numbers
+
+
+def _none_empty(parts: Sequence[Sequence[Array]], rng: np.random.Generator) -> list[Array]:
+    """Each client's pieces in one; a client without rows takes one from whichever client has most."""
+    dealt = [np.concatenate([*part, np.empty(0, np.int64)]).astype(np.int64) for part in parts]
+    for i in range(len(dealt)):
+        if len(dealt[i]) == 0:
+            most = max(range(len(dealt)), key=lambda j: len(dealt[j]))
+            taken = int(rng.integers(len(dealt[most])))
+            dealt[i] = dealt[most][taken : taken + 1]
+            dealt[most] = np.delete(dealt[most], taken)
+    return [np.sort(rows) for rows in dealt]
 
 
 def _check_clients(n: int, clients: int) -> None:

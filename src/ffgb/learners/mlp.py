@@ -137,40 +137,42 @@ class _Walk(Walk):
     """An MLP to be moved.  Nets for batches of other sizes share its parameters and gradient."""
 
     def __init__(self, family: MLP, z: Array, batch: int) -> None:
-        self._family, self._table = family, _with_ones(z)
-        self._active = np.arange(z.shape[1])
+        self._family, self._data = family, _Inputs.of(z)
         self._nets: dict[int, tuple[Array, _Net]] = {}
-        self.vector, self.gradient = self._net(min(batch, len(z)))[1].flat
+        # The net's own parameters come first; then the weights of idle inputs, which have no gradient, but which a
+        # method may move all the same.
+        width = self._data.table.shape[1]
+        self._shapes = _shapes(family.hidden, width, family.outputs)
+        self._end = sum(units * inputs for units, inputs in self._shapes)
+        self._idle = np.setdiff1d(np.arange(z.shape[1]), self._data.active)
+        size = self._end + self._shapes[0][0] * len(self._idle)
+        self.vector, self.gradient = aligned((size,)), aligned((size,))
+        self._net(min(batch, len(z)))
 
     def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
         x, net = self._net(len(rows))
-        self._table.take(rows, axis=0, out=x, mode="clip")
+        self._data.table.take(rows, axis=0, out=x, mode="clip")
         with np.errstate(all="ignore"):  # what diverges is found by who asked; 0/0 is meant
             net.forward()
             np.multiply(slope(net.errors.T, rows).T, np.float32(1.0 / len(rows)), out=net.errors)
             net.backward()
 
     def pack(self, parameters: Parameters) -> Array:
-        before = self.vector.copy()
-        self.vector[:] = 0.0
-        net = next(iter(self._nets.values()))[1]
-        net.load(parameters, self._active)
-        packed = self.vector.copy()
-        self.vector[:] = before
+        packed = aligned(self.vector.shape)
+        _load(_cut(packed[: self._end], self._shapes), parameters, self._data.active)
+        packed[self._end :] = parameters["0.weight"][:, self._idle].ravel()
         return packed
 
     def unpack(self, vector: Array) -> dict[str, Array]:
-        before = self.vector.copy()
-        self.vector[:] = vector
         parameters = {name: np.empty(shape, np.float32) for name, (shape, _) in self._family.spec.items()}
-        next(iter(self._nets.values()))[1].store(parameters, self._active)
-        self.vector[:] = before
+        _store(_cut(vector[: self._end], self._shapes), parameters, self._data.active)
+        parameters["0.weight"][:, self._idle] = vector[self._end :].reshape(self._shapes[0][0], -1)
         return parameters
 
     def _net(self, size: int) -> tuple[Array, _Net]:
         if size not in self._nets:
-            x, y = aligned((size, self._table.shape[1])), aligned((self._family.outputs, size))
-            flat = next(iter(self._nets.values()))[1].flat if self._nets else None
+            x, y = aligned((size, self._data.table.shape[1])), aligned((self._family.outputs, size))
+            flat = self.vector[: self._end], self.gradient[: self._end]
             self._nets[size] = x, _Net(self._family.hidden, self._family.slope, x, y, flat)
         return self._nets[size]
 
@@ -324,7 +326,7 @@ class _Descent(Descent):
             (data.table, self._target) if self._whole else (aligned((size, width)), aligned((family.outputs, size)))
         )
         self._net = _Net(family.hidden, family.slope, self._x, self._y)
-        self._net.load(self._member, data.active)
+        _load(self._net.weights, self._member, data.active)
         self._adam = Adam(self._net.parameters, self._net.gradient, family.learning_rate, 2.0 / size)
         self._rows = batches(n, size, rng)
         self.parameters, self.interval = self._net.parameters, interval(n, size)
@@ -350,7 +352,7 @@ class _Descent(Descent):
         return float(worst.max())
 
     def member(self) -> Parameters:
-        self._net.store(self._member, self._data.active)
+        _store(self._net.weights, self._member, self._data.active)
         return self._member
 
     def _take(self, batch: Array) -> None:
@@ -372,9 +374,9 @@ class _Net:
         self, hidden: tuple[int, ...], slope: float, x: Array, y: Array, flat: tuple[Array, Array] | None = None
     ) -> None:
         points, width = x.shape
-        shapes = list(zip((*hidden, len(y)), (width, *(units + 1 for units in hidden)), strict=True))
+        shapes = _shapes(hidden, width, len(y))
         size = sum(units * inputs for units, inputs in shapes)
-        self.flat = self.parameters, self.gradient = flat or (aligned((size,)), aligned((size,)))
+        self.parameters, self.gradient = flat or (aligned((size,)), aligned((size,)))
         self.weights, gradients = _cut(self.parameters, shapes), _cut(self.gradient, shapes)
 
         # The values before and after the leaky ReLU, and its derivative: one array each, so that one call serves all
@@ -427,21 +429,28 @@ class _Net:
         for d, x, g in self._last:
             np.matmul(d, x, out=g)
 
-    def load(self, member: Parameters, active: Array) -> None:
-        """Start from this member, of whose inputs only the active ones are present."""
-        for layer, w in enumerate(self.weights):
-            weight = member[f"{layer}.weight"]
-            used = weight[:, active] if layer == 0 else weight
-            w[:, : used.shape[1]] = used
-            w[:, used.shape[1]] = member[f"{layer}.bias"]
 
-    def store(self, member: Parameters, active: Array) -> None:
-        """Write the parameters into this member; weights of inputs that are not active stay."""
-        for layer, w in enumerate(self.weights):
-            weight = member[f"{layer}.weight"]
-            columns = active if layer == 0 else np.arange(weight.shape[1])
-            weight[:, columns] = w[:, : len(columns)]
-            member[f"{layer}.bias"][:] = w[:, len(columns)]
+def _shapes(hidden: tuple[int, ...], width: int, outputs: int) -> list[tuple[int, int]]:
+    """Of the matrices of a net on inputs of this width: each holds a layer's weights and bias."""
+    return list(zip((*hidden, outputs), (width, *(units + 1 for units in hidden)), strict=True))
+
+
+def _load(weights: Sequence[Array], member: Parameters, active: Array) -> None:
+    """The matrices of this member, of whose inputs only the active ones are present."""
+    for layer, w in enumerate(weights):
+        weight = member[f"{layer}.weight"]
+        used = weight[:, active] if layer == 0 else weight
+        w[:, : used.shape[1]] = used
+        w[:, used.shape[1]] = member[f"{layer}.bias"]
+
+
+def _store(weights: Sequence[Array], member: Parameters, active: Array) -> None:
+    """Write the matrices into this member; weights of inputs that are not active stay."""
+    for layer, w in enumerate(weights):
+        weight = member[f"{layer}.weight"]
+        columns = active if layer == 0 else np.arange(weight.shape[1])
+        weight[:, columns] = w[:, : len(columns)]
+        member[f"{layer}.bias"][:] = w[:, len(columns)]
 
 
 def _cut(flat: Array, shapes: Sequence[tuple[int, int]]) -> list[Array]:

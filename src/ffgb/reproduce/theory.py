@@ -23,6 +23,7 @@ from ffgb.functions import Array, OnPoints
 from ffgb.geometry import aggregate
 from ffgb.learners.linear import Linear
 from ffgb.losses import CrossEntropy, Square
+from ffgb.reproduce import Experiment, Recall
 from ffgb.schedules import Constant, Theorem
 from ffgb.theory import (
     ExactGamma,
@@ -388,7 +389,7 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def needs() -> None:
+def needs(scale: str) -> None:
     """Raise an FFGBError now, rather than after minutes, if something is missing."""
     from ffgb import plots
 
@@ -396,10 +397,17 @@ def needs() -> None:
     wasserstein(np.zeros((1, 2)), np.ones((1, 2)))
 
 
-def draw(results: Mapping[str, Any], out: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     from ffgb import plots
 
-    plots.theory(out / "theory.png", results)
+    plots.theory(path, results)
+
+
+def results(scale: str, recall: Recall) -> dict[str, Any]:
+    return {part: recall(part, compute, **settings) for part, (compute, settings) in PARTS[scale].items()}
+
+
+EXPERIMENT = Experiment(tuple(PARTS), needs, results, table, draw)
 
 
 def _below(part: Mapping[str, Any], name: str) -> bool:

@@ -1,0 +1,116 @@
+"""What can be done to the ensemble of a run that has ended: make one learner of it, or weight its terms anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.fedboost import FedBoost, Predictions, Weighted
+from ffgb.config import Config, load_data
+from ffgb.data import Dataset, read_points
+from ffgb.distill import by_clients, by_server, student
+from ffgb.engines.local import local_engine
+from ffgb.errors import FFGBError
+from ffgb.functions import Clipped, Function
+from ffgb.model import Model
+from ffgb.runs import Run
+from ffgb.seeds import stream
+from ffgb.server import Costs, Server
+from ffgb.training import make_holdings, make_parts
+
+
+def distill_run(
+    run: Run,
+    output: Path,
+    by: str = "server",
+    files: Sequence[str] = (),
+    *,
+    steps: int = 10_000,
+    rounds: int = 300,
+    step_size: float = 0.3,
+) -> dict[str, Any]:
+    """Distill a run's model, write the one that comes of it, and say what was lost and gained."""
+    model, config = Model.load(run.path), Config.from_json(run.config)
+    dataset = load_data(config)
+    inner = _inner(model.f)
+    student(inner)
+    costs = Costs()
+    if by == "server":
+        x = np.concatenate([read_points(Path(file), model.columns) for file in files]) if files else dataset.x
+        one = by_server(inner, model.job.loss, x, steps, stream(config.seed, "distill"))
+    elif by == "clients":
+        if files:
+            raise FFGBError("--data is the server's; clients distill at their own points")
+        saved = run.load()
+        assert saved is not None  # there is a model
+        with _server(config, dataset) as server:
+            state, _, _ = saved
+            after, _ = by_clients(server, state, FedAvg(step=step_size, K=25, batch=0.2), rounds)
+        one, costs = after.f, after.costs.since(state.costs)
+    else:
+        raise FFGBError(f"--by is server or clients, not {by!r}")
+    return _written(model, one, output, dataset) | _spent(costs, config, model) | {"by": by}
+
+
+def reweight_run(
+    run: Run,
+    output: Path,
+    *,
+    rounds: int = 50,
+    step_size: float = 0.03,
+    sampled: float = 1.0,
+    on_round: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Weight the terms of a run's ensemble anew, by FedBoost, and write the model that comes of it."""
+    model, config = Model.load(run.path), Config.from_json(run.config)
+    dataset, f = load_data(config), _inner(model.f)
+    family = Weighted(Predictions.of(f))
+    algorithm = FedBoost(step=step_size, sampled=sampled, seed=config.seed)
+    loss = model.job.loss
+    with _server(config, dataset) as server:
+        state = server.start(algorithm, lambda ask: (family, None), loss, scale_target=not loss.classification)
+        for after, line in server.rounds(state, rounds):
+            state = after
+            on_round(line)
+    return _written(model, state.result, output, dataset) | _spent(state.costs, config, model)
+
+
+def _inner(f: Function) -> Function:
+    """The sum itself: a ball's projection comes after."""
+    return f.inner if isinstance(f, Clipped) else f
+
+
+@contextmanager
+def _server(config: Config, dataset: Dataset) -> Iterator[Server]:
+    """The run's own clients, on this machine."""
+    holdings, options = make_holdings(config, dataset, make_parts(config, dataset))
+    with local_engine(holdings, None, config.code) as engine:
+        yield Server(engine, **options)
+
+
+def _written(model: Model, f: Function, output: Path, dataset: Dataset) -> dict[str, Any]:
+    """The model with f in place of its own, written; and both of them scored."""
+    after = dataclasses.replace(model, f=f.clip(model.f.radius) if isinstance(model.f, Clipped) else f)
+    temporary = output.with_name(output.name + ".tmp")
+    temporary.write_bytes(after.to_bytes())
+    temporary.replace(output)
+    found: dict[str, Any] = {}
+    for name, which in (("before", model), ("after", after)):
+        began = time.perf_counter()
+        scores = which.score(dataset.x_test, dataset.y_test) if len(dataset.y_test) else {}
+        found[name] = {"learners": which.f.terms, **scores, "seconds": time.perf_counter() - began}
+    return found | {"speedup": found["before"]["seconds"] / found["after"]["seconds"]}
+
+
+def _spent(costs: Costs, config: Config, model: Model) -> dict[str, float]:
+    """A client's mean, both ways."""
+    assert config.clients is not None
+    mean = costs.mean(config.clients, model.family.size)
+    return {"models": mean["models_up"] + mean["models_down"], "bytes": mean["bytes_up"] + mean["bytes_down"]}

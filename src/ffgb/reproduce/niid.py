@@ -1,0 +1,66 @@
+"""Our baselines beside published numbers of others: NIID-Bench's CIFAR-10 with two classes a client.
+
+Li, Diao, Chen, He, "Federated learning on non-IID data silos: an experimental study", ICDE 2022: ten parties of two
+classes each, LeNet-like CNN with 120 and 84 units, 50 rounds of 10 local epochs, batches of 64, SGD at 0.01 with
+momentum 0.9.  Parties count by their number of points.  They also crop and flip images at random; we do not.
+SCAFFOLD has no momentum in its own paper: it takes steps of 0.01/(1 − 0.9), as long as theirs are in the end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ffgb.compare import UNITS
+from ffgb.reproduce import Experiment, Recall, Results
+from ffgb.reproduce.figures import check, curves_of, draw
+from ffgb.reproduce.runs import within
+
+PUBLISHED = {"FedAvg": 49.8, "FedProx": 50.7, "SCAFFOLD": 49.1}
+"""Test accuracy after 50 rounds, %."""
+METHODS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"algorithm": "fedavg", "step_size": 0.01, "momentum": 0.9},
+    "FedProx": {"algorithm": "fedprox", "step_size": 0.01, "momentum": 0.9, "prox": 0.01},
+    "SCAFFOLD": {"algorithm": "scaffold", "step_size": 0.1},
+}
+ROUNDS = {"full": 50, "small": 2}
+EPOCHS = {"full": 10, "small": 1}
+MARKS = (1, 2, 5, 10, 20, 30, 40, 50)
+
+
+def results(scale: str, recall: Recall) -> dict[str, Any]:
+    base = {
+        "data": "cifar10", "clients": 10, "split": "labels", "labels": 2, "learner": "cnn", "hidden": [120, 84],
+        "local_epochs": EPOCHS[scale], "batch": 64, "rounds": ROUNDS[scale], "client_weights": "size",
+    }  # fmt: skip
+    settings = {"clients": 10, "seeds": 1}
+    curves = [
+        curves_of(
+            recall, f"{name} (published: {PUBLISHED[name]})", f"niid-{name.lower()}", base | chosen, UNITS["cnn"], 1
+        )
+        for name, chosen in METHODS.items()
+    ]
+    how = f"two classes each, {EPOCHS[scale]} local epochs"
+    panels = [{"title": "CIFAR-10, as in NIID-Bench", "curves": curves}]
+    return {"data": "cifar10", "settings": settings, "unit": UNITS["cnn"], "how": how, "panels": panels}
+
+
+def table(results: Results) -> str:
+    """Ours after some rounds, beside the published value."""
+    (panel,) = results["panels"]
+    marks = [m for m in MARKS if m <= panel["curves"][0]["seeds"][0]["rounds"][-1]]
+    lines = [f"| method | {' | '.join(f'{m} rounds' for m in marks)} | published, 50 rounds |",
+             "|---|" + "---|" * (len(marks) + 1)]  # fmt: skip
+    for name, curve in zip(METHODS, panel["curves"], strict=True):
+        (seed,) = curve["seeds"]
+        cells = [f"{100 * seed['test_accuracy'][within(seed, 'rounds', m) or 0]:.1f}" for m in marks]
+        lines.append(f"| {name} | {' | '.join(cells)} | {PUBLISHED[name]} |")
+    return "\n".join([*lines, "", f"Test accuracy, %; one seed, scale {results['scale']}."]) + "\n"
+
+
+def _draw(results: Results, path: Path) -> None:
+    draw("rounds", results, path)
+
+
+EXPERIMENT = Experiment(tuple(ROUNDS), partial(check, "cifar10"), results, table, _draw)

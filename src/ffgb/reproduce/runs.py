@@ -1,0 +1,75 @@
+"""Runs as parts of experiments: curves of runs that go on where they were stopped, and tuned step sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ffgb.compare import costs
+from ffgb.config import Config
+from ffgb.training import Result, train
+from ffgb.tuning import tune
+
+Curve: TypeAlias = Mapping[str, list[float]]
+"""Columns of numbers, a row for each round that was kept."""
+
+SCORES = ("test_accuracy", "train_accuracy", "test_loss", "train_loss", "gamma_median", "gamma_min")
+DENSE = 20
+"""Rounds that are all kept; of the later ones twenty-four a decade are."""
+
+
+def config_of(settings: Mapping[str, Any]) -> Config:
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    return Config(**values)
+
+
+def go_on(folder: Path, config: Mapping[str, Any], say: Callable[[str], None]) -> Result:
+    """Train, or go on with what was begun."""
+    began = (folder / "config.json").exists()
+    chosen = Config.from_json(json.loads((folder / "config.json").read_text())) if began else config_of(config)
+    return train(
+        *(chosen, folder), resume=began, on_round=lambda line: say(f"round {line['round']} of {chosen.rounds}")
+    )
+
+
+def run(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    """A run's curve.  A *model* has `unit` parameters, whatever the learner is."""
+    return {"curve": curve(go_on(scratch, config, say).metrics, unit)}
+
+
+def tuned(*, config: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """The step size by the rule of tuning.py."""
+    return dataclasses.asdict(tune(config_of(config), rounds))
+
+
+def curve(metrics: Sequence[Mapping[str, Any]], unit: int) -> dict[str, list[float]]:
+    """Costs and scores of the rounds that are worth keeping, to six digits."""
+    kept, last = {round(10 ** (j / 24)) for j in range(240)}, len(metrics)
+    rows, seconds = [], metrics[0]["setup_seconds"] if metrics else 0.0
+    for number, line in enumerate(metrics, 1):
+        seconds += line["seconds"]
+        if number <= DENSE or number in kept or number == last:
+            rows.append(costs(line, seconds, unit) | {k: line[k] for k in SCORES if line.get(k) is not None})
+    return {name: [float(f"{row[name]:.6g}") for row in rows] for name in (rows[0] if rows else ())}
+
+
+def within(curve: Curve, kind: str, budget: float) -> int | None:
+    """The last row whose cost is within the budget.
+
+    >>> within({"models": [2.0, 4.0, 6.0]}, "models", 5.0)
+    1
+    """
+    rows = [j for j, cost in enumerate(curve[kind]) if cost <= budget]
+    return rows[-1] if rows else None
+
+
+def mean_spread(values: Sequence[float]) -> tuple[float, float]:
+    """
+    >>> mean_spread([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0

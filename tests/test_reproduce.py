@@ -1,0 +1,103 @@
+"""Experiments: their parts are computed once, go on where they were stopped, and give what is committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffgb.reproduce import Recall, experiments, figures, reproduce
+from ffgb.reproduce.figures import Scale, Study
+from ffgb.reproduce.runs import curve, run
+
+TINY: Scale = {"oracle_steps": 20, "clients": 4, "fedavg": 12, "batch": 0.2, "seeds": 2}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 4 of digits, in seconds."""
+    monkeypatch.setitem(figures.STUDIES, "mnist", Study("mlp", {0.1: 2}, 5, 0.02))
+    monkeypatch.setattr(figures, "SPLITS", {0.1: 10.0})
+    monkeypatch.setattr(figures, "BUDGET", 3 * 2 * figures.CLIENTS)
+    monkeypatch.setattr(figures, "TUNING", 1)
+
+
+def test_a_figure_runs_every_method_on_one_split(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(figures.STUDIES, "digits", figures.STUDIES["mnist"])
+    said: list[str] = []
+    recall = Recall(tmp_path / "parts", said.append)
+    results = figures.against_fedavg("digits", {"small": TINY}, "small", recall)
+    (panel,) = results["panels"]
+    labels = [c["label"] for c in panel["curves"]]
+    assert labels == ["FFGB, as printed", "FFGB, tuned", "FedAvg, as printed", "FedAvg, tuned", "closed family"]
+    ffgb, _, fedavg, tuned, closed = panel["curves"]
+    # models in units of the paper's net, which digits' is smaller than: a client's own traffic, both ways
+    assert len(ffgb["seeds"]) == 2
+    assert ffgb["seeds"][0]["rounds"] == [1, 2, 3]
+    size = 64 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10
+    assert ffgb["seeds"][0]["models"][-1] == pytest.approx(3 * 4 * 2 * size / 26_506, rel=0.05)
+    assert fedavg["seeds"][0]["models"][-1] == pytest.approx(2 * 12 * size / 26_506, rel=0.05)
+    assert tuned["seeds"][0]["test_accuracy"][-1] > fedavg["seeds"][0]["test_accuracy"][-1]
+    assert closed["seeds"][0]["test_accuracy"][-1] > 0.95
+    assert any("closed" in text for text in said)
+    said.clear()
+    assert figures.against_fedavg("digits", {"small": TINY}, "small", recall) == results
+    assert said == []  # nothing was computed again
+    assert not [path for path in (tmp_path / "parts").iterdir() if path.is_dir()]  # runs are gone when they are done
+    results |= {"experiment": "fig4", "scale": "small"}
+    text = figures.table("models", results)
+    assert "FedAvg, tuned" in text
+    pytest.importorskip("matplotlib")
+    figures.draw("models", results, tmp_path / "figure.png")
+    assert 1000 < (tmp_path / "figure.png").stat().st_size < 200_000
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    config = {"data": "digits", "clients": 4, "algorithm": "fedavg", "learner": "mlp", "rounds": 6}
+
+    class StopError(Exception):
+        pass
+
+    def stop(text: str) -> None:
+        if "round 3" in text:
+            raise StopError
+
+    with pytest.raises(StopError):
+        Recall(tmp_path, stop).resumable("part", run, config=config, unit=100)
+    said: list[str] = []
+    found = Recall(tmp_path, said.append).resumable("part", run, config=config, unit=100)
+    assert next(text for text in said if "round" in text).endswith("round 4 of 6")
+    whole = Recall(tmp_path / "other", said.append).resumable("part", run, config=config, unit=100)
+    assert found["curve"]["test_accuracy"] == whole["curve"]["test_accuracy"]
+    assert found["settings"] == {"config": config, "unit": 100}
+
+
+def test_curves_keep_few_rounds_of_many() -> None:
+    line = {"parameters_up": 1.0, "parameters_down": 1.0, "bytes_up": 4, "bytes_down": 4, "seconds": 0.5}
+    lines = [line | {"round": t, "setup_seconds": 2.0, "test_accuracy": t / 1000} for t in range(1, 1001)]
+    kept = curve(lines, 1)
+    assert kept["rounds"][:20] == list(range(1, 21))
+    assert kept["rounds"][-1] == 1000
+    assert len(kept["rounds"]) < 80
+    assert kept["seconds"][-1] == 502.0
+    assert kept["test_accuracy"][-1] == 1.0
+
+
+def test_every_experiment_has_a_small_scale() -> None:
+    for name, experiment in experiments().items():
+        assert {"full", "small"} <= set(experiment.scales), name
+
+
+def test_distillation_is_reproduced(tmp_path: Path, real_data: Path) -> None:
+    pytest.importorskip("matplotlib")
+    text = reproduce("distillation", "small", tmp_path)
+    found: dict[str, Any] = json.loads((tmp_path / "distillation.json").read_text())["found"]["rows"]
+    assert text == (tmp_path / "distillation.md").read_text()
+    assert found["none"]["learners"] == 10 * 2 * 6
+    assert found["clients, before they send"]["learners"] == 10 * 6
+    for name in ("server, at the end", "clients by FedAvg, at the end", "clients by FedAvg, after every round"):
+        assert found[name]["learners"] == 1
+        assert found[name]["accuracy"] > 0.8
+    assert (tmp_path / "distillation.png").stat().st_size < 200_000
