@@ -1,10 +1,13 @@
 """A FedAvg round on 56 clients, against the loop that most people would write in torch.
 
-    python benchmarks/fedavg_round.py [--json FILE]
+    python benchmarks/fedavg_round.py [--pfl TORCHRUN] [--json FILE]
 
 MNIST (from FFGB_DATA): 56 clients × 1,071 images, s = 0.1, MLP 784-32-32-10, 25 local steps of SGD on 20 % of them.
 Both use two processes of one thread each, and take turns, so that a busy machine is as busy for both.  The time is that
 of training and averaging; evaluation, which everyone may do when they like, is left out, and shown beside it.
+
+TORCHRUN is that of an environment of its own, made by `pip install 'pfl[pytorch]==0.6.0' torch==2.13.0`: pfl then takes
+part as well.  It is spared the drawing of batches: its data sets give the same slices in every epoch.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import json
 import multiprocessing
 import os
 import statistics
+import subprocess
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,7 +38,7 @@ from ffgb.losses import CrossEntropy
 from ffgb.server import Server
 from ffgb.wire import Message, decode, encode
 
-CLIENTS, POINTS, STEPS, SHARE, RATE, PROCESSES, TURNS = 56, 1071, 25, 0.2, 0.1, 2, 5
+CLIENTS, POINTS, STEPS, SHARE, RATE, PROCESSES, TURNS = 56, 1071, 25, 0.2, 0.1, 2, 9
 
 
 def data() -> list[tuple[Array, Array]]:
@@ -97,6 +102,36 @@ class Torch:
             pipe.send(None)
 
 
+class Pfl:
+    """pfl in two processes of its own environment."""
+
+    def __init__(self, torchrun: Path, clients: list[tuple[Array, Array]], folder: Path) -> None:
+        file = folder / "clients.npz"
+        np.savez(file, x=np.stack([x for x, _ in clients]), y=np.stack([y for _, y in clients]).astype(np.int64))
+        script, job = Path(__file__).with_name("pfl_round.py"), [str(v) for v in (STEPS, SHARE, RATE)]
+        self.process = subprocess.Popen(
+            [torchrun, "--standalone", "--nnodes=1", f"--nproc_per_node={PROCESSES}", script, file, *job],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
+        )  # fmt: skip
+        self._seconds()  # of its first, which evaluates
+
+    def _seconds(self) -> float:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("round "):
+            raise SystemExit("pfl did not run: try benchmarks/pfl_round.py by itself to see why")
+        return float(line.split()[1])
+
+    def round(self) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        return self._seconds()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 class Ours:
     """The real server's exchange of a round: train, average, send the mean."""
 
@@ -131,19 +166,27 @@ class Ours:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--pfl", type=Path, metavar="TORCHRUN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     clients = data()
     ours, torch = Ours(clients), Torch(clients)
-    for warm_up in (ours.whole, ours.round, torch.round):
-        warm_up()
-    times: dict[str, list[float]] = {"ours": [], "ours, with evaluation": [], "torch loop": []}
-    for _ in range(TURNS):
-        times["ours"].append(ours.round())
-        times["torch loop"].append(torch.round())
-        times["ours, with evaluation"].append(ours.whole())
-    ours.close()
-    torch.close()
+    turns = {"ours": ours.round, "torch loop": torch.round, "ours, with evaluation": ours.whole}
+    with tempfile.TemporaryDirectory() as folder:
+        others: list[Torch | Pfl | Ours] = [ours, torch]
+        if options.pfl:
+            pfl = Pfl(options.pfl.absolute(), clients, Path(folder))
+            others.append(pfl)
+            turns["pfl 0.6.0"] = pfl.round
+        ours.whole()
+        for warm_up in turns.values():
+            warm_up()
+        times: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(TURNS):
+            for name, turn in turns.items():
+                times[name].append(turn())
+        for each in others:
+            each.close()
     best = {name: statistics.median(values) for name, values in times.items()}
     print(f"FedAvg, {CLIENTS} clients, {STEPS} steps each, {PROCESSES} processes; median of {TURNS} rounds")
     for name, seconds in best.items():

@@ -10,7 +10,9 @@ import pytest
 
 from ffgb.reproduce import Recall, experiments, figures, reproduce
 from ffgb.reproduce.figures import Scale, Study
-from ffgb.reproduce.runs import curve, run
+from ffgb.reproduce.runs import config_of, curve, run
+from ffgb.training import train
+from tests.conftest import ROOT
 
 TINY: Scale = {"oracle_steps": 20, "clients": 4, "fedavg": 12, "batch": 0.2, "seeds": 2}
 
@@ -101,3 +103,16 @@ def test_distillation_is_reproduced(tmp_path: Path, real_data: Path) -> None:
         assert found[name]["learners"] == 1
         assert found[name]["accuracy"] > 0.8
     assert (tmp_path / "distillation.png").stat().st_size < 200_000
+
+
+def test_a_committed_row_is_what_the_code_gives() -> None:
+    """`ffgb reproduce ablations --scale small --out experiments/small` made it; one of its rows is made again."""
+    committed = json.loads((ROOT / "experiments" / "small" / "ablations.json").read_text())
+    expected = committed["groups"]["step size offset"]["η₀/(K(t+1)+k)"]
+    result = train(config_of(committed["base"] | {"step_offset": "t+1"}), workers=0)
+    again = curve(result.metrics, 1)
+    for name in ("rounds", "models", "bytes", "test_accuracy", "train_accuracy"):
+        assert again[name] == pytest.approx(expected[name], rel=1e-3), name
+    # rounding depends on the machine's kind of processor; what it does to losses and γ after some rounds is small
+    for name in ("train_loss", "test_loss", "gamma_median"):
+        assert again[name] == pytest.approx(expected[name], rel=0.02), name

@@ -523,7 +523,9 @@ def reweight(
 def reproduce(
     experiment: Annotated[
         str,
-        typer.Argument(help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, niid, or all."),
+        typer.Argument(
+            help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, ablations, niid, or all."
+        ),
     ],
     scale: Annotated[
         str, typer.Option(help="full: the paper's, hours; reduced (fig1): fewer steps; small: minutes, to look at.")

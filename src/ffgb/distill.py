@@ -7,7 +7,8 @@ every boosting round (`--distill rounds`), or once at the end (`ffgb distill RUN
 
 Of a classifier the probabilities are fitted (Hinton, Vinyals & Dean, "Distilling the knowledge in a neural network",
 2015), after f was divided by a temperature.  Below 1 it makes them more certain: a small learner then spends itself on
-where classes meet.  Of a regression the values are fitted.
+where classes meet.  The learner is multiplied by the temperature afterwards, to be as certain as f: boosting can go on
+from it.  Of a regression the values are fitted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def by_server(f: Function, loss: Loss, x: Array, steps: int, rng: np.random.Gene
         walk.differentiate(next(rows), lambda values, rows: taught.gradient(values, y[rows]))
         adam.learning_rate = RATE * rate_at(step, steps)
         adam.step()
-    return family.member(walk.unpack(walk.vector))
+    return family.member(walk.unpack(walk.vector)) * taught.temperature
 
 
 def by_clients(server: Server, state: State, algorithm: FedAvg, rounds: int) -> tuple[State, list[dict[str, Any]]]:
@@ -66,14 +67,15 @@ def by_clients(server: Server, state: State, algorithm: FedAvg, rounds: int) -> 
     job, t = state.job, state.t
     family = student(state.f)
     seed = int(stream(job.seed, "distill", t).integers(2**31))
-    lesson = Job(algorithm, algorithm.space(family), _taught(job.loss), None, seed, begins=job.begins, taught=True)
+    loss = _taught(job.loss)
+    lesson = Job(algorithm, algorithm.space(family), loss, None, seed, begins=job.begins, taught=True)
     learning, lines = server.go_on(state, lesson), list[dict[str, Any]]()
     for after, line in server.rounds(learning, rounds):
         learning = after
         lines.append(line)
     one = part(learning.f, MODEL)
     begins = tuple(one[name].astype(dtype) for name, (_, dtype) in family.spec.items())
-    return server.go_on(learning, dataclasses.replace(job, begins=begins, at=t)), lines
+    return server.go_on(learning, dataclasses.replace(job, begins=begins, share=loss.temperature, at=t)), lines
 
 
 def distilled_rounds(

@@ -73,6 +73,8 @@ class Job:
     """None: every client fits in the geometry of its own points, as in the paper."""
     begins: tuple[Array, ...] | None = None
     """What f^0 is, if another job came before: one member, its arrays in the order of the family's own."""
+    share: float = 1.0
+    """f^0 is so many times that member."""
     at: int = 0
     """How many rounds came before: f^0 is called f^at."""
     taught: bool = False
@@ -86,7 +88,7 @@ class Job:
     def start(self) -> Function:
         """f^0, checked if it came from elsewhere."""
         f = self.algorithm.start(self.family, self.seed, self.begins)
-        return f if self.begins is None else from_tensors(self.family, f.tensors())
+        return f if self.begins is None else from_tensors(self.family, (f * self.share).tensors())
 
 
 def light(f: Function) -> dict[str, Array]:

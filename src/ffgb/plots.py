@@ -121,6 +121,22 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
     _save(figure, path)
 
 
+def ablations(path: Path, groups: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> None:
+    """A panel a group: test accuracy by rounds."""
+    figure = _figure(4.2 * len(groups), 3.8)
+    for axis, (group, rows) in zip(figure.subplots(1, len(groups), sharey=True), groups.items(), strict=True):
+        for label, found in rows.items():
+            values = [100 * a for a in found["test_accuracy"]]
+            axis.plot(found["rounds"], values, "o-", ms=3, lw=1.3, label=f"{label}: {values[-1]:.1f}")
+        if max(found["rounds"][-1] for found in rows.values()) > 20:
+            axis.set_xscale("log")
+        _labelled(axis, group, "rounds", "test accuracy, %" if axis is figure.axes[0] else "")
+        axis.legend(fontsize=7, frameon=False, loc="lower right")
+    top = max(max(f["test_accuracy"]) for rows in groups.values() for f in rows.values())
+    figure.axes[0].set_ylim(max(0.0, 100 * top - 25.0), 100 * top + 1.0)
+    _save(figure, path)
+
+
 def distillation(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Accuracy against traffic; the size of a mark grows with the number of learners."""
     figure = _figure(7.5, 4.2)

@@ -75,12 +75,13 @@ class Experiment:
 
 def experiments() -> dict[str, Experiment]:
     """All of them, by name."""
-    from ffgb.reproduce import distillation, figures, niid, theory
+    from ffgb.reproduce import ablations, distillation, figures, niid, theory
 
     return {
         "theory": theory.EXPERIMENT,
         **figures.EXPERIMENTS,
         "distillation": distillation.EXPERIMENT,
+        "ablations": ablations.EXPERIMENT,
         "niid": niid.EXPERIMENT,
     }
 
