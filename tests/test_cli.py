@@ -188,6 +188,38 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_worker(tmp_path: Path) -> N
         assert subprocess.run(["ps", "-p", pid], capture_output=True).returncode != 0
 
 
+def test_ctrl_c_ends_a_comparison_and_begins_no_other_run(tmp_path: Path) -> None:
+    command = [
+        *FFGB,
+        "compare",
+        "fedavg",
+        "scaffold",
+        "--no-tune",
+        "--budget",
+        "rounds=100000",
+        "--jobs",
+        "1",
+        "--seeds",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [*command, "--out", "c"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    metrics = tmp_path / "c" / "fedavg-mlp" / "0" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the runs, too
+    assert process.wait(timeout=30) == 130
+    error = process.communicate()[1]
+    assert "the same command goes on" in error
+    assert "Traceback" not in error
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["fedavg-mlp"]
+    assert [path.name for path in (tmp_path / "c" / "fedavg-mlp").iterdir()] == ["0"]
+    rounds = metrics.read_text().count("\n")
+    time.sleep(1.0)
+    assert metrics.read_text().count("\n") == rounds  # nothing goes on behind our back
+
+
 def test_evaluate_and_predict_use_the_model_of_a_run(tmp_path: Path) -> None:
     files = [site(tmp_path / f"{name}.csv", seed=seed) for seed, name in enumerate(("north", "south"))]
     trained = ffgb(
@@ -280,6 +312,14 @@ def test_distill_makes_one_learner_of_an_ensemble(tmp_path: Path, refused: Calla
     assert ffgb("predict", run / "distilled.safetensors", site(tmp_path / "x.csv")).returncode == 2  # other columns
     ffgb("train", *QUICK, "--out", tmp_path / "closed")
     assert "one array already" in refused("distill", tmp_path / "closed")
+    weighted = json.loads(ffgb("reweight", run, "--rounds", "5", "--json").stdout)
+    assert weighted["after"]["learners"] == weighted["before"]["learners"]
+    assert weighted["after"]["loss"] < weighted["before"]["loss"]
+    shown = ffgb("reweight", run, "--rounds", "5").stdout
+    assert "exchanged a client" in shown
+    assert "one array" in refused("reweight", tmp_path / "closed")
+    assert "--distill-rounds is for" in refused("train", "--learner", "mlp", "--distill-rounds", "3")
+    assert "trees have none" in refused("train", "--learner", "tree", "--distill", "rounds")
 
 
 def test_reproduce_writes_numbers_a_table_and_a_picture(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -287,7 +327,7 @@ def test_reproduce_writes_numbers_a_table_and_a_picture(tmp_path: Path, refused:
     result = ffgb("reproduce", "theory", "--scale", "small", "--out", tmp_path / "small")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("| what | promised | found |")
-    assert result.stdout == (tmp_path / "small" / "table.md").read_text()
+    assert result.stdout == (tmp_path / "small" / "theory.md").read_text()
     assert (tmp_path / "small" / "theory.png").stat().st_size < 200_000
     results = json.loads((tmp_path / "small" / "theory.json").read_text())
     assert results["rates"]["rooted"]["slope"] < -0.8

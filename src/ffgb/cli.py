@@ -389,7 +389,7 @@ def compare(
     if participation is not None:
         dealt["participation"] = _number(participation, "--participation", "clients")
     base = Config(data=tuple(data or ("digits",)), target=target, **dealt)
-    with Console(stderr=True).status("comparing") as status:
+    with _goes_on(out), Console(stderr=True).status("comparing") as status:
         found = run_comparison(
             *([Method.read(m) for m in methods], base, Budget.read(budget), out),
             seeds=seeds,
@@ -544,12 +544,8 @@ def reproduce(
     out = out or Path("reproduced" if scale == "full" else f"reproduced-{scale}")
     console = Console(stderr=True)
     for name in experiments() if experiment == "all" else [experiment]:
-        try:
-            with console.status("starting") as status:
-                table = run_experiment(name, scale, out, lambda text, name=name: status.update(f"{name}: {text}"))  # type: ignore[misc]
-        except KeyboardInterrupt:
-            print(f"ffgb: stopped; the same command goes on from here, in {out}", file=sys.stderr)
-            sys.exit(INTERRUPTED)
+        with _goes_on(out), console.status("starting") as status:
+            table = run_experiment(name, scale, out, lambda text, name=name: status.update(f"{name}: {text}"))  # type: ignore[misc]
         if sys.stdout.isatty():
             Console().print(Markdown(table))
         else:
@@ -777,6 +773,16 @@ def _new_directory(config: Any) -> Path:
     while (out := Path("runs") / f"{name}-{config.algorithm}-{config.learner.replace(':', '.')}-{number}").exists():
         number += 1
     return out
+
+
+@contextmanager
+def _goes_on(out: Path) -> Iterator[None]:
+    """Work that is kept part by part."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"ffgb: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -136,7 +136,11 @@ def compare(
         return _run(method, config, folder, budget, unit, on_news)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        lines = list(pool.map(run, work))
+        try:
+            lines = list(pool.map(run, work))
+        except BaseException:  # Ctrl-C has ended the runs that were under way, too: no others are to begin
+            pool.shutdown(cancel_futures=True)
+            raise
     results = []
     for method in methods:
         runs = [{"seed": c.seed, "rounds": r} for (m, c, _), r in zip(work, lines, strict=True) if m == method]

@@ -16,7 +16,7 @@ from ffgb.runs import Run
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "full": {
         "config": {"data": "mnist", "clients": 56, "learner": "mlp", "rounds": 8, "oracle_steps": 200},
-        "distill_rounds": 40, "rounds": 400, "steps": 20_000,
+        "distill_rounds": 100, "rounds": 400, "steps": 20_000,
     },
     "small": {
         "config": {"data": "digits", "clients": 10, "learner": "mlp", "rounds": 6, "oracle_steps": 60},
