@@ -95,10 +95,10 @@ def test_every_experiment_has_a_small_scale() -> None:
 def test_distillation_is_reproduced(tmp_path: Path, real_data: Path) -> None:
     pytest.importorskip("matplotlib")
     text = reproduce("distillation", "small", tmp_path)
-    found: dict[str, Any] = json.loads((tmp_path / "distillation.json").read_text())["found"]["rows"]
+    found: dict[str, Any] = json.loads((tmp_path / "distillation.json").read_text())["rows"]
     assert text == (tmp_path / "distillation.md").read_text()
     assert found["none"]["learners"] == 10 * 2 * 6
-    assert found["clients, before they send"]["learners"] == 10 * 6
+    assert found["clients, K to 1, before they send"]["learners"] == 10 * 6
     for name in ("server, at the end", "clients by FedAvg, at the end", "clients by FedAvg, after every round"):
         assert found[name]["learners"] == 1
         assert found[name]["accuracy"] > 0.8
