@@ -16,7 +16,7 @@ from ffgb.runs import Run
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "full": {
         "config": {"data": "mnist", "clients": 56, "learner": "mlp", "rounds": 8, "oracle_steps": 200},
-        # Each distillation loses a little of what boosting gained, so there are more rounds, with steps that stay longer.
+        # Each distillation loses a little of what boosting gained: so more rounds, and steps that stay long.
         "between": {"rounds": 16, "step_size": 14.0, "step_power": 0.5, "distill_rounds": 100},
         "end": {"rounds": 400, "steps": 20_000},
     },
@@ -91,8 +91,8 @@ def table(results: Results) -> str:
     config, between, end = (results["settings"][name] for name in ("config", "between", "end"))
     how = f"{config['data']}, {config['clients']} clients, s = 0.1, K = 2, {config['rounds']} boosting rounds"
     more = (
-        f"{end['rounds']} rounds of FedAvg at the end, or {between['distill_rounds']} after each of {between['rounds']} "
-        "boosting rounds"
+        f"{end['rounds']} rounds of FedAvg at the end, or {between['distill_rounds']} after each of "
+        f"{between['rounds']} boosting rounds"
     )
     return "\n".join([*lines, "", f"{how}, {config['oracle_steps']} oracle steps; {more}; seed 0."]) + "\n"
 
