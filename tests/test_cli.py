@@ -208,9 +208,12 @@ def test_ctrl_c_ends_a_comparison_and_begins_no_other_run(tmp_path: Path) -> Non
     metrics = tmp_path / "c" / "fedavg-mlp" / "0" / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 2:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the runs, too
-    assert process.wait(timeout=30) == 130
-    error = process.communicate()[1]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    try:
+        error = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130
     assert "the same command goes on" in error
     assert "Traceback" not in error
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["fedavg-mlp"]
@@ -308,7 +311,7 @@ def test_distill_makes_one_learner_of_an_ensemble(tmp_path: Path, refused: Calla
     ffgb("train", "--learner", "mlp", "--data", "wine", "--clients", "3", "--rounds", "3", "--out", run)
     result = ffgb("distill", run, "--steps", "500")
     assert result.returncode == 0, result.stderr
-    assert "times as fast" in result.stdout
+    assert "nothing was exchanged" in result.stdout
     assert ffgb("predict", run / "distilled.safetensors", site(tmp_path / "x.csv")).returncode == 2  # other columns
     ffgb("train", *QUICK, "--out", tmp_path / "closed")
     assert "one array already" in refused("distill", tmp_path / "closed")

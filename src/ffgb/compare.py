@@ -131,15 +131,19 @@ def compare(
                 (method, replace(config, **settings), out / method.name.replace(":", "-") / str(base.seed + seed))
             )
 
+    running: set[subprocess.Popen[str]] = set()
+
     def run(item: tuple[Method, Config, Path]) -> list[dict[str, Any]]:
         method, config, folder = item
-        return _run(method, config, folder, budget, unit, on_news)
+        return _run(method, config, folder, budget, unit, on_news, running)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         try:
             lines = list(pool.map(run, work))
-        except BaseException:  # Ctrl-C has ended the runs that were under way, too: no others are to begin
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()  # at any moment: what a run has written is whole
             raise
     results = []
     for method in methods:
@@ -175,18 +179,28 @@ def _tuned(method: Method, config: Config, dataset: Dataset, out: Path, on_news:
 
 
 def _run(
-    method: Method, config: Config, out: Path, budget: Budget, unit: int, on_news: Callable[[str], None]
+    method: Method,
+    config: Config,
+    out: Path,
+    budget: Budget,
+    unit: int,
+    on_news: Callable[[str], None],
+    running: set[subprocess.Popen[str]],
 ) -> list[dict[str, Any]]:
     """One run within the budget, in a process of its own: a line a round."""
     on_news(f"{method.name}, seed {config.seed}")
     job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    process = subprocess.run(
-        [sys.executable, "-m", "ffgb.compare"], input=json.dumps(job), text=True, capture_output=True,
-        env={**os.environ, **threads}, check=False,
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ffgb.compare"], text=True, env={**os.environ, **threads}, **pipes,
+        process_group=0,  # Ctrl-C in the terminal is for the parent, which ends its runs
     )  # fmt: skip
+    running.add(process)
+    _, error = process.communicate(json.dumps(job))
+    running.discard(process)
     if process.returncode != 0:
-        reason = process.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+        reason = error.strip().splitlines()[-1:] or ["it ended without a word"]
         raise FFGBError(f"{method.name}, seed {config.seed}: {reason[0].removeprefix('ffgb: ')}")
     lines, seconds = list[dict[str, Any]](), 0.0
     for text in (out / "metrics.jsonl").read_text().splitlines():
