@@ -191,11 +191,15 @@ def _run(
     on_news(f"{method.name}, seed {config.seed}")
     job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ffgb.compare"], text=True, env={**os.environ, **threads}, **pipes,
+        [sys.executable, "-m", "ffgb.compare"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **threads},
         process_group=0,  # Ctrl-C in the terminal is for the parent, which ends its runs
-    )  # fmt: skip
+    )
     running.add(process)
     _, error = process.communicate(json.dumps(job))
     running.discard(process)
