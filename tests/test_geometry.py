@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -35,7 +35,8 @@ from ffgb.oracles import Covector, SharedWO2
 from ffgb.schedules import Constant
 from ffgb.server import LENGTHS, Learner, Server, best_length
 from ffgb.training import federate
-from ffgb.wire import Message, decode, encode
+from ffgb.wire import Message
+from tests.engines.faults import Faulty, changed, with_tensors, with_values
 
 Array = np.ndarray
 Part = tuple[Array, Array]
@@ -338,50 +339,32 @@ def test_one_local_step_costs_one_array_each_way_and_the_gram_once() -> None:
 # Bad input
 
 
-class Liar(InProcess):  # type: ignore[misc]
-    """An engine in which client 1 does something to its statistics."""
-
-    def __init__(self, holdings: Sequence[Holding], change: object) -> None:
-        super().__init__(holdings)
-        self.change = change
-
-    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
-        answers = super().exchange(data, clients)
-        if decode(data).kind == "statistic" and 1 in answers:
-            message = decode(answers[1])
-            values, tensors = dict(message.values), dict(message.tensors)
-            self.change(values, tensors)  # type: ignore[operator]
-            answers[1] = encode(Message(message.kind, 0, 1, values, tensors))
-        return answers
-
-
-def _set(name: str, value: object) -> object:
-    def change(values: dict, tensors: dict) -> None:
-        tensors[name] = value(tensors[name]) if callable(value) else value
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda v, t: v.update(points=3), "it is of 3 points, and the client has 20"),
-        (_set("gram", lambda g: np.full_like(g, np.nan)), "gram has values that are not finite"),
-        (_set("gram", lambda g: g[:-1]), r"gram should be float32 of shape \(10,\)"),
-        (_set("gram", lambda g: g.astype(np.float64)), "gram should be float32"),
-        (_set("gram", lambda g: -g), "negative variance"),
-        (_set("gram", lambda g: np.where(np.arange(10) == 1, 100 * np.abs(g).max(), g)), "no Gram of any points"),
-        (lambda v, t: t.pop("mean"), "it has the arrays"),
-        (lambda v, t: t.update(rows=np.zeros((20, 4))), "it has the arrays"),
+        (lambda m: with_values(m, points=3), "it is of 3 points, and the client has 20"),
+        (lambda m: with_tensors(m, gram=lambda g: np.full_like(g, np.nan)), "values in gram that are not finite"),
+        (
+            lambda m: with_tensors(m, gram=lambda g: g[:-1]),
+            r"gram as float32 of shape \(9,\), expected .* shape \(10\)",
+        ),
+        (lambda m: with_tensors(m, gram=lambda g: g.astype(np.float64)), "gram as float64"),
+        (lambda m: with_tensors(m, gram=lambda g: -g), "negative variance"),
+        (
+            lambda m: with_tensors(m, gram=lambda g: np.where(np.arange(10) == 1, 100 * np.abs(g).max(), g)),
+            "no Gram of any points",
+        ),
+        (lambda m: with_tensors(m, mean=None), "has the arrays"),
+        (lambda m: with_tensors(m, rows=np.zeros((20, 4))), "has the arrays"),
     ],
     ids=["fewer points", "not finite", "size", "dtype", "negative", "no Gram", "missing", "too much"],
 )
-def test_a_statistic_that_cannot_be_is_refused_by_name(change: object, words: str) -> None:
+def test_a_statistic_that_cannot_be_is_refused_by_name(change: Callable[[Message], Message], words: str) -> None:
     rng = np.random.default_rng(0)
     holdings = [Holding(rng.standard_normal((20, 4)).astype(np.float32), rng.integers(0, 2, 20)) for _ in range(3)]
-    with Liar(holdings, change) as engine:
+    with Faulty(holdings, changed(1, "statistic", change)) as engine:
         server = Server(engine, [20] * 3)
-        with pytest.raises(FFGBError, match=f"client 1 sent a statistic that is refused: .*{words}"):
+        with pytest.raises(FFGBError, match=f"client 1 sent .* refused: .*{words}"):
             server.start(FFGB(Constant(1.0)), learner(4, 1), Logistic())
 
 
@@ -404,18 +387,11 @@ def test_slopes_that_are_no_numbers_are_refused_by_name() -> None:
     rng = np.random.default_rng(0)
     holdings = [Holding(rng.standard_normal((20, 4)).astype(np.float32), rng.integers(0, 2, 20)) for _ in range(3)]
 
-    class Sloppy(InProcess):  # type: ignore[misc]
-        def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
-            answers = super().exchange(data, clients)
-            if decode(data).kind == "direction":
-                tensors = dict(decode(answers[2]).tensors) | {"slopes": np.full(len(LENGTHS), np.inf)}
-                answers[2] = encode(Message("slopes", 1, 2, {}, tensors))
-            return answers
-
-    with Sloppy(holdings) as engine:
+    fault = changed(2, "slopes", lambda m: with_tensors(m, slopes=np.full(len(LENGTHS), np.inf)))
+    with Faulty(holdings, fault) as engine:
         server = Server(engine, [20] * 3)
         state = server.start(FFGB(Constant(1.0), search=True), learner(4, 1), Logistic())
-        with pytest.raises(FFGBError, match="client 2 sent slopes that are refused"):
+        with pytest.raises(FFGBError, match=r"client 2 sent what is refused: .* slopes that are not finite"):
             next(server.rounds(state, 1))
 
 

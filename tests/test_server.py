@@ -164,7 +164,7 @@ def test_a_loss_that_becomes_infinite_ends_the_run() -> None:
 
 def test_an_error_names_the_client() -> None:
     some = [*parts(2), (np.zeros((3, 3), np.float32), np.array([0, 1, 7]))]
-    with pytest.raises(FFGBError, match="client 2: class labels must lie in 0 … 2"):
+    with pytest.raises(FFGBError, match="client 2 says: class labels must lie in 0 … 2"):
         run(some, FAMILIES[0], CrossEntropy(3), FFGB(Constant(0.5)), 1)
 
 

@@ -45,9 +45,9 @@ def test_views_are_sent_as_they_look() -> None:
     [
         (b"", "cut short"),
         (b"\xff" * 40, "cut short"),
-        (encode(Message("x", tensors={"v": np.ones(9)}))[:-8], "cannot be read"),
+        (encode(Message("x", tensors={"v": np.ones(9)}))[:-8], "cut short"),
         (save({"v": np.ones(2)}), "no ffgb header"),
-        (save({}, metadata={"ffgb": "[]"}), "lacks|no ffgb header"),
+        (save({}, metadata={"ffgb": "[]"}), "no ffgb header"),
         (save({}, metadata={"ffgb": json.dumps({"version": 1, "kind": "x"})}), "lacks 'round'"),
         (
             save({}, metadata={"ffgb": json.dumps({"version": 9, "kind": "x", "round": 0, "client": 0, "values": {}})}),

@@ -154,8 +154,10 @@ class Client:
         self.oracle: Oracle | None = None
         self.memory: Parameters = {}
         """What the algorithm keeps here from round to round, if anything."""
+        self.since = 0
+        """The round after which it is as it is; 0: nothing is kept."""
         self.next: tuple[int, Parameters] | None = None
-        """The memory after round t: it counts when that round is over, for a question may be put twice."""
+        """The memory after a round: it counts when the server says that the round's answer did."""
         self.direction: tuple[Update, Array] | None = None
 
     @property
@@ -181,11 +183,11 @@ class Client:
         if message.kind == "step":
             return self._step(message)
         if message.kind == "train":
-            return self._train(message.round)
+            return self._train(message.round, int(message.values.get("memory", {}).get(str(self.i), 0)))
         if message.kind == "report":
             return self._report()
         if message.kind == "memory":
-            self.memory, self.next = message.tensors, None
+            self.memory, self.since, self.next = message.tensors, message.round, None
             return Message("ready", client=self.i)
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
@@ -202,7 +204,7 @@ class Client:
         )
         job.loss.check(self.y)
         self.job, self.version, self.oracle, self.direction = job, job.at, None, None
-        self.memory, self.next = {}, None
+        self.memory, self.since, self.next = {}, 0, None
         self.whole = job.start()
         known = job.algorithm.parametric or job.begins is not None
         self.f = self.whole.evaluate(self.z) if known else np.zeros((len(self.y), job.loss.outputs))
@@ -255,8 +257,10 @@ class Client:
         self.version = update.version
         return self._report()
 
-    def _train(self, t: int) -> Message:
-        if self.version != t:
+    def _train(self, t: int, since: int) -> Message:
+        if self.next is not None and self.next[0] == since:
+            self.memory, self.since, self.next = self.next[1], since, None
+        if self.version != t or self.since != since:
             return self._resync()
         job = self.job
         if self.oracle is None:
@@ -268,14 +272,12 @@ class Client:
             if algorithm.parametric
             else OnPoints(1.0, algorithm.zero(job.family), self.f)
         )
-        if self.next is not None and self.next[0] < t:
-            self.memory, self.next = self.next[1], None
         self.oracle.memory = self.memory
         rng = stream(job.seed, "client", t, self.i)
         g, notes = algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
         if algorithm.parametric:
             sent = from_tensors(g.increment.family, light(g.increment))
-            self.next = t, algorithm.remember(self.memory, self.whole, sent)
+            self.next = t + 1, algorithm.remember(self.memory, self.whole, sent)
         values: dict[str, Any] = {"notes": notes}
         if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
             values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import statistics
 import time
@@ -21,7 +22,9 @@ from ffgb.functions import Array, Family, Function, Parameters, average, from_te
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
-from ffgb.wire import Message, decode, encode
+from ffgb.wire import Expected, Form, Message, decode, encode, shown
+
+log = logging.getLogger("ffgb")
 
 Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
 """How a family comes about, and the geometry that its clients share: from a seed, settings, and what all clients are
@@ -134,14 +137,22 @@ class Server:
         seed: int = 0,
         participation: int | None = None,
         by_size: bool = False,
+        minimum: int | None = None,
+        names: Sequence[str] = (),
         on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
     ) -> None:
+        """With a minimum, a round goes on without those who do not answer, or answer what is refused, if that many do;
+        without one everyone must answer."""
         self.engine = engine
         self.on_setup = on_setup
         self.N = len(points)
         self.m = self.N if participation is None else participation
         if not 1 <= self.m <= self.N:
             raise FFGBError(f"{self.m} of {self.N} clients cannot take part in a round; choose 1 … {self.N}")
+        self.minimum = minimum
+        if minimum is not None and not 1 <= minimum <= self.m:
+            raise FFGBError(f"of {self.m} clients in a round {minimum} cannot be the fewest that answer")
+        self.names = [f"client {name}" for name in names or range(self.N)]
         self.tests = tuple(range(self.N, self.N + tests))
         self.points = list(points)
         self.weights = [float(n) for n in points] if by_size else [1.0] * self.N
@@ -183,21 +194,22 @@ class Server:
         given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
         job = Job(algorithm, family, loss, target, self.seed, given)
         setup, everyone = setup_message(job), range(self.N)
-        ready = self._exchange(encode(setup), [*everyone, *self.tests])
-        costs = costs.down(setup, self.N).up(ready[i] for i in everyone)
+        ready = self._exchange(setup, [*everyone, *self.tests], _expected(job, setup))
+        costs = costs.down(setup, self.N).up(ready[i] for i in everyone if i in ready)
         return State(job, 0, job.start(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
     def take_up(self, state: State) -> None:
         """Go on with another job on the same clients: they are set up for it, and restored when they are asked."""
-        self._exchange(encode(setup_message(state.job)), [*range(self.N), *self.tests])
+        setup = setup_message(state.job)
+        self._exchange(setup, [*range(self.N), *self.tests], _expected(state.job, setup))
 
     def go_on(self, state: State, job: Job) -> State:
         """The clients leave their job for another, which may take its lessons from the last."""
         if job.taught:
-            state = self._catch_up(state, range(self.N))
+            state, _ = self._catch_up(state, range(self.N))
         setup = replace(setup_message(job), round=state.t)
         ready = self._ask(state, setup, [*range(self.N), *self.tests])
-        costs = state.costs.down(setup, self.N).up(ready[i] for i in range(self.N))
+        costs = state.costs.down(setup, self.N).up(ready[i] for i in range(self.N) if i in ready)
         teacher = state if job.taught else None
         return State(job, job.at, job.start(), (), (job.at,) * self.N, costs, teacher=teacher)
 
@@ -205,15 +217,18 @@ class Server:
         """Loss and score of f^t, as everyone sees it."""
         question, everyone = Message("report", state.t), range(self.N)
         reports = self._ask(state, question, [*everyone, *self.tests])
-        state = replace(state, costs=state.costs.down(question, self.N).up(reports[i] for i in everyone))
-        return state, self._metrics(state, everyone, (), reports)
+        came = [i for i in everyone if i in reports]
+        state = replace(state, costs=state.costs.down(question, self.N).up(reports[i] for i in came))
+        return state, self._metrics(state, came, (), reports)
 
     def _total(self, statistic: Statistic, request: Message, costs: Costs) -> tuple[Any, Costs]:
         """Put a question to all clients: the total of their answers, and what it cost.
 
         Answers are checked, added up in the order of the clients and let go, some clients at a time.
         """
-        data, costs, reading = encode(request), costs.down(request, self.N), -1
+        costs, reading = costs.down(request, self.N), -1
+        forms = {name: Form(shape, dtype) for name, (shape, dtype) in statistic.spec.items()}
+        expected = Expected(("statistic", "error"), forms=forms)
 
         def parts() -> Iterator[tuple[float, Tensors]]:
             nonlocal costs, reading
@@ -221,7 +236,7 @@ class Server:
             for first in range(0, self.N, some):
                 reading, clients = -1, range(first, min(first + some, self.N))
                 self.on_setup(statistic.what, first, self.N)
-                answers = self._exchange(data, clients)
+                answers = self._exchange(request, clients, expected, everyone=True)
                 for i in clients:
                     reading, answer = i, answers.pop(i)
                     costs = costs.up([answer])
@@ -246,19 +261,19 @@ class Server:
         for t in range(state.t, T):
             began = time.perf_counter()
             S = sample(self.seed, t // state.job.algorithm.phases, self.N, self.m)  # line 3
-            state = self._catch_up(state, S)
-            train = Message("train", t)
-            answers = self._ask(state, train, S)
-            state = replace(state, costs=state.costs.down(train, len(S)).up(answers[i] for i in S))
-            increments = [_increment(state.job, answers[i]) for i in S]
-            mean = average(increments, [self.weights[i] for i in S])
-            state = replace(state, memory=_remembered(state, t, dict(zip(S, increments, strict=True))))
+            state, S = self._catch_up(state, S)
+            train, asked = Message("train", t, values=_since(state, S)), S
+            answers, increments, notes = self._increments(state, train, S)
+            S = list(increments)
+            state = replace(state, costs=state.costs.down(train, len(asked)).up(answers.values()))
+            mean = average(list(increments.values()), [self.weights[i] for i in S])
+            state = replace(state, memory=_remembered(state, t, increments))
             # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
             update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4
             square = None
             if state.job.algorithm.search:
-                slopes, square, state = self._slopes(state, update, S)
-            notes, algorithm = _notes(answers, S, state.job.algorithm), state.job.algorithm
+                slopes, square, state, S = self._slopes(state, update, S)
+            algorithm = state.job.algorithm
             gammas, fit = notes["gamma"], dict[str, Any]()
             if state.geometry is not None:
                 gamma, explained = self._fit(state, update, mean, square, S, answers)
@@ -268,8 +283,9 @@ class Server:
                 state, reports = self._step(state, update, 0.0 if stop and spent(fit) else best_length(slopes), S)
             else:
                 state, reports = self._deliver(state, update, S, answers)
-            metrics = self._metrics(state, S, gammas, reports) | fit | {"seconds": time.perf_counter() - began}
-            if not math.isfinite(metrics["train_loss"]):
+            metrics = self._metrics(state, [i for i in S if i in reports], gammas, reports) | fit
+            metrics |= {"participants": len(increments), "seconds": time.perf_counter() - began}
+            if metrics["train_loss"] is not None and not math.isfinite(metrics["train_loss"]):
                 raise DivergedError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
             yield state, metrics
             if stop and spent(metrics):
@@ -288,24 +304,27 @@ class Server:
         reports = self._ask(state, message, [*S, *self.tests])
         going_on = state.t % state.job.algorithm.phases != 0  # the same clients come next
         if self.m == self.N or not closed or going_on:
+            came = [i for i in S if i in reports]
             known = () if closed else [answers[i] for i in S]
-            costs = state.costs.down(message, len(S), known=known).up(reports[i] for i in S)
-            state = replace(state, costs=costs, delivered=_set(state.delivered, S, state.t))
+            costs = state.costs.down(message, len(S), known=known).up(reports[i] for i in came)
+            state = replace(state, costs=costs, delivered=_set(state.delivered, came, state.t))
         # else: a client that is sampled now and then needs f only when it is sampled again, and will then be sent
         # the newest.  That we look at f^{t+1} at its points already is a measurement, as on the test set.
         return state, reports
 
-    def _slopes(self, state: State, update: Update, S: Sequence[int]) -> tuple[Array, float, State]:
+    def _slopes(self, state: State, update: Update, S: Sequence[int]) -> tuple[Array, float, State, list[int]]:
         """Send the increment, whose length is not fixed yet: slopes of the objective along it, and its mean square."""
         direction = update.message("direction")
         direction = replace(direction, values={**direction.values, "lengths": list(LENGTHS)})
         answers = self._ask(state, direction, [*S, *self.tests])
-        weight, slopes, square = math.fsum(self.weights[i] for i in S), np.zeros(len(LENGTHS)), 0.0
-        for i in S:
-            _check_slopes(answers[i])
+        came = [i for i in S if i in answers]
+        self._enough(came, "said how good the step is")
+        weight, slopes, square = math.fsum(self.weights[i] for i in came), np.zeros(len(LENGTHS)), 0.0
+        for i in came:
             slopes += self.weights[i] / weight * answers[i].tensors["slopes"]
             square += self.weights[i] / weight * float(answers[i].tensors["square"][0])
-        return slopes, square, replace(state, costs=state.costs.down(direction, len(S)).up(answers[i] for i in S))
+        costs = state.costs.down(direction, len(S)).up(answers[i] for i in came)
+        return slopes, square, replace(state, costs=costs), came
 
     def _step(self, state: State, update: Update, s: float, S: Sequence[int]) -> tuple[State, dict[int, Message]]:
         """f^{t+1} = f^t + s(g − f^t), g the mean of the clients' functions: they have the increment, and are told s."""
@@ -315,8 +334,9 @@ class Server:
         step = Message("step", update.version, tensors={"step": np.array([update.decay, s])})
         state = _after(state, update)
         reports = self._ask(state, step, [*S, *self.tests])
-        costs = state.costs.down(step, len(S)).up(reports[i] for i in S)
-        return replace(state, costs=costs, delivered=_set(state.delivered, S, state.t)), reports
+        came = [i for i in S if i in reports]
+        costs = state.costs.down(step, len(S)).up(reports[i] for i in came)
+        return replace(state, costs=costs, delivered=_set(state.delivered, came, state.t)), reports
 
     def _fit(
         self,
@@ -358,23 +378,58 @@ class Server:
         weight = math.fsum(self.weights[i] for i in S)
         return geometry.freedom * math.fsum((self.weights[i] / weight) ** 2 / self.points[i] for i in S)
 
-    def _catch_up(self, state: State, clients: Sequence[int]) -> State:
-        """Send the sampled clients what they missed, and count it."""
-        costs = state.costs
+    def _catch_up(self, state: State, clients: Sequence[int]) -> tuple[State, list[int]]:
+        """Send the sampled clients what they missed, and count it; who has all of it now."""
+        costs, present = state.costs, list(clients)
         for update in state.missing(min(state.delivered[i] for i in clients)):
-            some = [i for i in clients if state.delivered[i] < update.version]
+            some = [i for i in present if state.delivered[i] < update.version]
             message = update.message()
             reports = self._ask(state, message, some)
             costs = costs.down(message, len(some)).up(reports.values())
-        return replace(state, costs=costs, delivered=_set(state.delivered, clients, state.t))
+            present = [i for i in present if i in reports or i not in some]
+        self._enough(present, "could be told what they had missed")
+        return replace(state, costs=costs, delivered=_set(state.delivered, present, state.t)), present
+
+    def _increments(
+        self, state: State, train: Message, S: Sequence[int]
+    ) -> tuple[dict[int, Message], dict[int, Function], dict[str, list[float]]]:
+        """What clients answered, the increments among it that are sound, and what those clients noted."""
+        job, increments = state.job, dict[int, Function]()
+        notes: dict[str, list[float]] = {name: [] for name in ("gamma", *job.algorithm.totals)}
+        answers = self._ask(state, train, S)
+        for i in (i for i in S if i in answers):  # in this order: sums are rounded
+            try:
+                increments[i], noted = _increment(job, answers[i]), _notes(answers[i], job.algorithm)
+            except FFGBError as error:
+                increments.pop(i, None)
+                self._leave_out(i, error)
+                continue
+            for name, values in noted.items():
+                notes[name] += values
+        self._enough(list(increments), "answered")
+        return answers, increments, notes
+
+    def _enough(self, clients: Sequence[int], what: str) -> None:
+        if len(clients) < (fewest := self.minimum or 1):
+            raise FFGBError(
+                f"only {len(clients)} of {self.m} clients {what}, and a round needs {fewest}; when they are back, "
+                "go on with --resume"
+            )
+
+    def _leave_out(self, i: int, error: FFGBError) -> None:
+        """Go on without a client's answer; or do not, if everyone must answer."""
+        who = self.names[i] if i < self.N else "the test set"
+        if self.minimum is None or i >= self.N:
+            raise type(error)(f"{who} {error}") from error
+        log.warning("%s is left out of this round: it %s", who, error)
 
     def _ask(self, state: State, message: Message, clients: Sequence[int]) -> dict[int, Message]:
         """Each client's answer.  A client that lost its state (its worker died, the run was resumed) is restored first.
 
         Restoring is not counted as traffic: it is an accident of this machine, not a part of the method.
         """
-        data = encode(message)
-        answers = self._exchange(data, clients)
+        expected = _expected(state.job, message)
+        answers = self._exchange(message, clients, expected)
         for _ in range(TRIES):
             lost = {i: int(a.values["version"]) for i, a in answers.items() if a.kind == "resync"}
             if not lost:
@@ -385,42 +440,61 @@ class Server:
             )
             version = message.round if newest else message.round - 1
             self._restore(state, lost, version)
-            answers |= self._exchange(data, list(lost))
-        raise FFGBError(f"client {min(lost)} lost its state {TRIES} times in a row; see the messages above for why")
+            again = self._exchange(message, list(lost), expected)
+            answers = {i: a for i, a in answers.items() if i not in lost} | again
+        for i, answer in list(answers.items()):
+            if answer.kind == "resync":
+                del answers[i]
+                self._leave_out(i, FFGBError(f"lost its state {TRIES} times in a row"))
+        return answers
 
     def _restore(self, state: State, versions: Mapping[int, int], version: int) -> None:
-        """Bring clients from the versions they have (−1: nothing) to f^version."""
+        """Bring clients from the versions they have (−1: nothing) to f^version.  Who fails is asked again, or left."""
+
+        def tell(message: Message, clients: Sequence[int]) -> None:
+            self._exchange(message, clients, _expected(state.job, message))
+
         if fresh := [i for i, v in versions.items() if v < 0]:
             if state.teacher is not None:
                 self._restore(state.teacher, dict.fromkeys(fresh, -1), state.teacher.t)
-            self._exchange(encode(setup_message(state.job)), fresh)
+            tell(setup_message(state.job), fresh)
         for update in state.missing(max(min(versions.values()), state.job.at)):
             if update.version <= version:
-                some = [i for i, v in versions.items() if v < update.version]
-                self._exchange(encode(update.message(exact=True)), some)
+                tell(update.message(exact=True), [i for i, v in versions.items() if v < update.version])
         for i in versions:
             if i in state.memory:
-                self._exchange(encode(Message("memory", tensors=dict(state.memory[i][1]))), [i])
+                since, memory = state.memory[i]
+                tell(Message("memory", since, tensors=dict(memory)), [i])
 
-    def _exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, Message]:
-        answers = {i: decode(answer) for i, answer in self.engine.exchange(data, clients).items()}
-        for i in clients:
-            if answers[i].kind == "error":
-                text = answers[i].values["text"]
-                if answers[i].values.get("defect"):
-                    raise RuntimeError(f"client {i} failed at the message {decode(data).kind!r}:\n{text}")
-                raise (DivergedError if answers[i].values.get("diverged") else FFGBError)(f"client {i}: {text}")
-        return answers
+    def _exchange(
+        self, message: Message, clients: Sequence[int], expected: Expected, *, everyone: bool = False
+    ) -> dict[int, Message]:
+        """The clients' answers, as far as they came and are as expected."""
+        found: dict[int, Message] = {}
+        data, waiting = encode(message), list(clients)
+        for _ in range(TRIES if everyone else 1):
+            came = self.engine.exchange(data, waiting)
+            for i in waiting:
+                try:
+                    if i not in came:
+                        raise FFGBError("did not answer in time")
+                    found[i] = _read(came[i], replace(expected, client=i), message.kind, strict=self.minimum is None)
+                except FFGBError as error:
+                    self._leave_out(i, error)
+            waiting = [i for i in waiting if i not in found]
+            if not waiting:
+                break
+        if everyone and waiting:
+            raise FFGBError(f"{self.names[waiting[0]]} did not answer a question that everyone must; try again later")
+        return found
 
     def _metrics(
         self, state: State, S: Sequence[int], gammas: Sequence[float], reports: Mapping[int, Message]
     ) -> dict[str, Any]:
         weights = [self.weights[i] for i in S]
         losses = [reports[i].values["loss"] / reports[i].values["points"] for i in S]
-        metrics: dict[str, Any] = {
-            "round": state.t,
-            "train_loss": sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights),
-        }
+        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights) if S else None
+        metrics: dict[str, Any] = {"round": state.t, "train_loss": mean}
         classification = state.job.loss.classification
         for name, part in (("train", S), ("test", self.tests)):
             if points := sum(reports[i].values["points"] for i in part):
@@ -441,19 +515,54 @@ class Server:
         )
 
 
-def _notes(answers: Mapping[int, Message], S: Sequence[int], algorithm: Algorithm) -> dict[str, list[float]]:
-    """What the clients of this round noted, by name, all steps of all clients; checked, for it came from outside."""
-    notes: dict[str, list[float]] = {name: [] for name in ("gamma", *algorithm.totals)}
-    for i in S:
-        sent = answers[i].values.get("notes")
-        if not isinstance(sent, dict) or not sent.keys() <= notes.keys():
-            raise FFGBError(f"client {i} sent notes that are refused: they are not {', '.join(notes)}")
-        for name, values in sent.items():
-            fits = isinstance(values, list) and len(values) <= algorithm.K
-            if not fits or not all(isinstance(v, float) and math.isfinite(v) for v in values):
-                raise FFGBError(f"client {i} sent a {name} that is refused: it is not a finite number a local step")
-            notes[name] += values
-    return notes
+def _expected(job: Job, question: Message) -> Expected:
+    """What a client may answer to a question."""
+    kind = {"train": "answer", "direction": "slopes", "setup": "ready", "memory": "ready"}.get(question.kind, "report")
+    forms, optional, t = dict[str, Form](), frozenset[str](), None if kind == "ready" else question.round
+    if kind == "answer":
+        family, K = job.algorithm.answers(job.family, question.round), max(job.algorithm.K, 1)
+        terms = 0 if family.closed and not job.algorithm.clips else K
+        forms = {f"parameters/{name}": Form(shape, dtype, terms) for name, (shape, dtype) in family.spec.items()}
+        if terms:
+            forms |= {"weights": Form((), "float64", terms), "radii": Form((), "float64", terms)}
+            optional = frozenset() if job.algorithm.clips else frozenset({"radii"})
+    elif kind == "slopes":
+        forms = {"slopes": Form((len(LENGTHS),), "float64"), "square": Form((1,), "float64")}
+    return Expected((kind, "resync", "error"), t, forms=forms, optional=optional)
+
+
+def _read(data: bytes, expected: Expected, question: str, *, strict: bool) -> Message:
+    """An answer; an FFGBError if it is refused, or says that something went wrong."""
+    try:
+        answer = decode(data, expected)
+    except FFGBError as error:
+        raise FFGBError(f"sent what is refused: {error}") from error
+    if answer.kind == "error":
+        text = shown(answer.values["text"])
+        if answer.values.get("defect") and strict:
+            raise RuntimeError(f"client {answer.client} failed at the message {question!r}:\n{answer.values['text']}")
+        raise (DivergedError if answer.values.get("diverged") else FFGBError)(f"says: {text}")
+    if answer.kind == "report" and not answer.values["points"] > 0:
+        raise FFGBError("reports of no points")
+    return answer
+
+
+def _notes(answer: Message, algorithm: Algorithm) -> dict[str, list[float]]:
+    """What a client noted in a round, by name, a number a step; checked, for it came from outside."""
+    known, sent = ("gamma", *algorithm.totals), answer.values["notes"]
+    if not sent.keys() <= set(known):
+        raise FFGBError(f"sent notes that are refused: they are not {', '.join(known)}")
+    for name, values in sent.items():
+        fits = isinstance(values, list) and len(values) <= algorithm.K
+        if not fits or not all(isinstance(v, float) and math.isfinite(v) for v in values):
+            raise FFGBError(f"sent a {name} that is refused: it is not a finite number a local step")
+    return dict(sent)
+
+
+def _since(state: State, S: Sequence[int]) -> dict[str, Any]:
+    """Since which round each client keeps what it should keep, if the algorithm lets it keep anything."""
+    known = {str(i): state.memory[i][0] for i in S if i in state.memory}
+    return {"memory": known} if known else {}
 
 
 def _remembered(state: State, t: int, answered: Mapping[int, Function]) -> dict[int, tuple[int, Parameters]]:
@@ -469,14 +578,9 @@ def _remembered(state: State, t: int, answered: Mapping[int, Function]) -> dict[
 def _increment(job: Job, answer: Message) -> Function:
     """A client's increment, checked: it is about to become a part of everyone's function."""
     try:
-        increment = from_tensors(job.algorithm.answers(job.family, answer.round), answer.tensors)
-        if increment.terms > max(job.algorithm.K, 1):
-            raise FFGBError(f"it has {increment.terms} terms, and a client takes {job.algorithm.K} steps")
-        if job.algorithm.clips and not np.isfinite(answer.tensors.get("radii", np.array([np.inf]))).all():
-            raise FFGBError("it has terms that are not clipped")
-        return increment
+        return from_tensors(job.algorithm.answers(job.family, answer.round), answer.tensors)
     except FFGBError as error:
-        raise FFGBError(f"client {answer.client} sent an increment that is refused: {error}") from error
+        raise FFGBError(f"sent an increment that is refused: {error}") from error
 
 
 def _solved(geometry: Geometry | None, mean: Function) -> Function:
@@ -514,13 +618,6 @@ def spent(metrics: Mapping[str, Any]) -> bool:
     """
     noise = metrics.get("noise")
     return noise is not None and bool(noise - metrics["explained"] > MARGIN)
-
-
-def _check_slopes(answer: Message) -> None:
-    for name, count in (("slopes", len(LENGTHS)), ("square", 1)):
-        array = answer.tensors.get(name)
-        if array is None or array.shape != (count,) or not np.isfinite(array).all():
-            raise FFGBError(f"client {answer.client} sent {name} that are refused: they are not {count} finite numbers")
 
 
 def setup_message(job: Job) -> Message:

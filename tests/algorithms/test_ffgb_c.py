@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC, radii
+from ffgb.engines.local import Holding
 from ffgb.errors import FFGBError
 from ffgb.features import Flatten, Points
 from ffgb.functions import Array, Clipped, Family, OnPoints, OpenSum
@@ -20,8 +23,11 @@ from ffgb.learners.mlp import MLP
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.schedules import Constant, Power, Theorem
+from ffgb.server import Server
 from ffgb.theory import ExactGamma, Finite, least_ball
 from ffgb.training import federate
+from ffgb.wire import Message
+from tests.engines.faults import Faulty, changed, with_tensors, with_values
 
 
 def run(
@@ -187,25 +193,39 @@ def test_scores_are_those_of_the_projected_function() -> None:
     assert lines[-1]["train_rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "radii", [np.array([np.nan]), np.array([-1.0]), np.array([1.0, 2.0]), np.ones((1, 1)), np.array([np.inf]), None]
-)
-def test_radii_that_are_none_are_refused(radii: Array | None) -> None:
-    from ffgb.federation import Job
-    from ffgb.server import _increment
-    from ffgb.wire import Message
+def refusal(change: Callable[[Message], Message], K: int = 1) -> str:
+    """What a run of three clients ends with, if client 1's answers are changed on their way."""
+    rng = np.random.default_rng(0)
+    holdings = [Holding(rng.standard_normal((9, 2)).astype(np.float32), np.arange(9) % 2) for _ in range(3)]
+    with Faulty(holdings, changed(1, "answer", change)) as engine:
+        server = Server(engine, [9] * 3)
+        state = server.start(FFGBC(Constant(1.0), K=K, mu=0.1), lambda ask: (Linear(Flatten(2), 1), None), Logistic())
+        with pytest.raises(FFGBError, match="client 1 sent") as refused:
+            next(server.rounds(state, 1))
+    return str(refused.value)
 
-    family = Linear(Flatten(2), 1)
-    job = Job(FFGBC(Constant(1.0)), family, Logistic(), None, 0)
-    tensors = {"parameters/weight": np.zeros((1, 3, 1), np.float32), "weights": np.ones(1)}
-    good = Message("answer", client=3, tensors={**tensors, "radii": np.array([2.0])})
-    assert _increment(job, good).terms == 1
-    bad = Message("answer", client=3, tensors=tensors if radii is None else {**tensors, "radii": radii})
-    with pytest.raises(FFGBError, match="client 3 sent an increment that is refused"):
-        _increment(job, bad)
-    many = {"parameters/weight": np.zeros((2, 3, 1), np.float32), "weights": np.ones(2), "radii": np.ones(2)}
-    with pytest.raises(FFGBError, match="2 terms, and a client takes 1 step"):
-        _increment(job, Message("answer", client=3, tensors=many))
+
+@pytest.mark.parametrize(
+    ("radii", "words"),
+    [
+        (np.array([np.nan]), "radii that are not finite"),
+        (np.array([-1.0]), "positive number a term"),
+        (np.array([1.0, 2.0]), "radii as float64 of shape (2,)"),
+        (np.ones((1, 1)), "radii as float64 of shape (1, 1)"),
+        (np.array([np.inf]), "radii that are not finite"),
+        (None, "has the arrays"),
+    ],
+)
+def test_radii_that_are_none_are_refused(radii: Array | None, words: str) -> None:
+    assert words in refusal(lambda m: with_tensors(m, radii=radii))
+
+
+def test_more_terms_than_steps_are_refused() -> None:
+    def more(message: Message) -> Message:
+        twice = {name: np.concatenate([a, a]) for name, a in message.tensors.items()}
+        return replace(message, tensors=twice)
+
+    assert "has 2 terms, expected up to 1" in refusal(more)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +233,4 @@ def test_radii_that_are_none_are_refused(radii: Array | None) -> None:
     [None, [], {"gamma": 0.5}, {"gamma": [None]}, {"gamma": [float("nan")]}, {"gamma": [0.5] * 9}, {"other": []}],
 )
 def test_notes_that_are_none_are_refused_with_the_clients_name(notes: Any) -> None:
-    from ffgb.server import _notes
-    from ffgb.wire import Message
-
-    algorithm = FFGBC(Constant(1.0), K=2)
-    fine = Message("answer", client=0, values={"notes": {"gamma": [0.5, 0.25], "clipped": [0.0, 1.0]}})
-    assert _notes({0: fine}, [0], algorithm)["gamma"] == [0.5, 0.25]
-    bad = Message("answer", client=1, values={} if notes is None else {"notes": notes})
-    with pytest.raises(FFGBError, match="client 1 sent"):
-        _notes({0: fine, 1: bad}, [0, 1], algorithm)
+    assert "refused" in refusal(lambda m: with_values(m, notes=notes), K=2)
