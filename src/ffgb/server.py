@@ -236,7 +236,9 @@ class Server:
             for first in range(0, self.N, some):
                 reading, clients = -1, range(first, min(first + some, self.N))
                 self.on_setup(statistic.what, first, self.N)
-                answers = self._exchange(request, clients, expected, everyone=True)
+                answers = self._exchange(request, clients, expected, TRIES)
+                if lost := [self.names[i] for i in clients if i not in answers]:
+                    raise FFGBError(f"{lost[0]} did not answer a question that everyone must; try again later")
                 for i in clients:
                     reading, answer = i, answers.pop(i)
                     costs = costs.up([answer])
@@ -384,7 +386,7 @@ class Server:
         for update in state.missing(min(state.delivered[i] for i in clients)):
             some = [i for i in present if state.delivered[i] < update.version]
             message = update.message()
-            reports = self._ask(state, message, some)
+            reports = self._ask(state, message, some, tries=TRIES)
             costs = costs.down(message, len(some)).up(reports.values())
             present = [i for i in present if i in reports or i not in some]
         self._enough(present, "could be told what they had missed")
@@ -397,6 +399,10 @@ class Server:
         job, increments = state.job, dict[int, Function]()
         notes: dict[str, list[float]] = {name: [] for name in ("gamma", *job.algorithm.totals)}
         answers = self._ask(state, train, S)
+        for _ in range(TRIES):
+            if len(answers) >= (self.minimum or 0):
+                break
+            answers |= self._ask(state, train, [i for i in S if i not in answers])
         for i in (i for i in S if i in answers):  # in this order: sums are rounded
             try:
                 increments[i], noted = _increment(job, answers[i]), _notes(answers[i], job.algorithm)
@@ -423,13 +429,13 @@ class Server:
             raise type(error)(f"{who} {error}") from error
         log.warning("%s is left out of this round: it %s", who, error)
 
-    def _ask(self, state: State, message: Message, clients: Sequence[int]) -> dict[int, Message]:
+    def _ask(self, state: State, message: Message, clients: Sequence[int], tries: int = 1) -> dict[int, Message]:
         """Each client's answer.  A client that lost its state (its worker died, the run was resumed) is restored first.
 
         Restoring is not counted as traffic: it is an accident of this machine, not a part of the method.
         """
         expected = _expected(state.job, message)
-        answers = self._exchange(message, clients, expected)
+        answers = self._exchange(message, clients, expected, tries)
         for _ in range(TRIES):
             lost = {i: int(a.values["version"]) for i, a in answers.items() if a.kind == "resync"}
             if not lost:
@@ -467,12 +473,12 @@ class Server:
                 tell(Message("memory", since, tensors=dict(memory)), [i])
 
     def _exchange(
-        self, message: Message, clients: Sequence[int], expected: Expected, *, everyone: bool = False
+        self, message: Message, clients: Sequence[int], expected: Expected, tries: int = 1
     ) -> dict[int, Message]:
         """The clients' answers, as far as they came and are as expected."""
         found: dict[int, Message] = {}
         data, waiting = encode(message), list(clients)
-        for _ in range(TRIES if everyone else 1):
+        for _ in range(tries):
             came = self.engine.exchange(data, waiting)
             for i in waiting:
                 try:
@@ -484,8 +490,6 @@ class Server:
             waiting = [i for i in waiting if i not in found]
             if not waiting:
                 break
-        if everyone and waiting:
-            raise FFGBError(f"{self.names[waiting[0]]} did not answer a question that everyone must; try again later")
         return found
 
     def _metrics(
