@@ -41,6 +41,7 @@ from ffgb.memory import available
 from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner
 from ffgb.trust import allow
+from ffgb.wire import PRECISIONS
 
 PARAMETRIC = ("fedavg", "fedprox", "scaffold", "mime")
 ALGORITHMS = ("ffgb", "ffgb-c", "ffgb-l", *PARAMETRIC)
@@ -85,6 +86,7 @@ CHOICES = {
     "geometry": ("local", "shared"),
     "gram": GRAMS,
     "distill": ("clients", "rounds"),
+    "precision": PRECISIONS,
 }
 REGRESSION_LOSSES = ("square", "huber")
 
@@ -152,6 +154,8 @@ class Config:
     local_epochs: int = 0
     """Passes over a client's points in a round of a parametric method, instead of local steps."""
     depth: int = 4
+    precision: str = "float32"
+    """In which increments travel: float32, float16 or int8."""
     seed: int = 0
 
     def __post_init__(self) -> None:

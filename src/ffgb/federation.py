@@ -16,7 +16,7 @@ A client that is not where the message says (it restarted, or missed rounds) ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -30,7 +30,7 @@ from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.oracles import Oracle
 from ffgb.seeds import stream
-from ffgb.wire import Message
+from ffgb.wire import Message, as_travelled
 
 
 @final
@@ -77,6 +77,8 @@ class Job:
     """f^0 is so many times that member."""
     at: int = 0
     """How many rounds came before: f^0 is called f^at."""
+    precision: str = "float32"
+    """In which increments travel; a function that is sent as a whole is always sent in its family's own."""
     taught: bool = False
     """Clients learn what the last job's f says at their points, and not their labels (distill.py)."""
 
@@ -111,12 +113,16 @@ class Update:
     increment: Function
     step: float = 1.0
 
-    def message(self, kind: str = "update", *, exact: bool = False) -> Message:
+    def message(self, kind: str = "update", *, exact: bool = False, precision: str = "float32") -> Message:
         """As it travels; `exact` keeps every bit, for a client that is restored and must go on as it was."""
         values = {"decay": self.decay, "step": self.step}
-        return Message(
-            kind, self.version, values=values, tensors=self.increment.tensors() if exact else light(self.increment)
-        )
+        tensors = self.increment.tensors() if exact else light(self.increment)
+        return Message(kind, self.version, values=values, tensors=tensors, precision=precision)
+
+    def as_travelled(self, precision: str) -> Update:
+        """With the increment as its receivers have it."""
+        message = as_travelled(self.message(precision=precision))
+        return replace(self, increment=from_tensors(self.increment.family, message.tensors))
 
     @staticmethod
     def read(message: Message, job: Job) -> Update:
@@ -275,13 +281,14 @@ class Client:
         self.oracle.memory = self.memory
         rng = stream(job.seed, "client", t, self.i)
         g, notes = algorithm.client(t, f, self.y, job.loss, self.oracle, rng)
-        if algorithm.parametric:
-            sent = from_tensors(g.increment.family, light(g.increment))
-            self.next = t + 1, algorithm.remember(self.memory, self.whole, sent)
         values: dict[str, Any] = {"notes": notes}
         if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
             values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)
-        return Message("answer", t, self.i, values, light(g.increment))
+        answer = Message("answer", t, self.i, values, light(g.increment), job.precision)
+        if algorithm.parametric:
+            sent = from_tensors(g.increment.family, as_travelled(answer).tensors)
+            self.next = t + 1, algorithm.remember(self.memory, self.whole, sent)
+        return answer
 
     def _report(self) -> Message:
         """Sums over this client's points: they are added up, so that no one learns more than the total needs."""

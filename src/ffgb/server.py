@@ -17,12 +17,12 @@ from ffgb.aggregates import Ask, MomentsOf, Statistic, Tensors
 from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import DivergedError, FFGBError
-from ffgb.federation import Job, Target, Update, light, sample
+from ffgb.federation import Job, Target, Update, sample
 from ffgb.functions import Array, Family, Function, Parameters, average, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
-from ffgb.wire import Expected, Form, Message, decode, encode, shown
+from ffgb.wire import PRECISIONS, Expected, Form, Message, decode, encode, shown
 
 log = logging.getLogger("ffgb")
 
@@ -68,9 +68,7 @@ class Costs:
         return replace(
             self,
             parameters_down=self.parameters_down + message.parameters * clients - sum(m.parameters for m in own),
-            bytes_down=self.bytes_down
-            + len(encode(message)) * clients
-            - sum(a.nbytes for m in own for a in m.tensors.values()),
+            bytes_down=self.bytes_down + len(encode(message)) * clients - sum(m.payload for m in own),
         )
 
     def since(self, before: Costs) -> Costs:
@@ -137,6 +135,7 @@ class Server:
         seed: int = 0,
         participation: int | None = None,
         by_size: bool = False,
+        precision: str = "float32",
         minimum: int | None = None,
         names: Sequence[str] = (),
         on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
@@ -149,7 +148,9 @@ class Server:
         self.m = self.N if participation is None else participation
         if not 1 <= self.m <= self.N:
             raise FFGBError(f"{self.m} of {self.N} clients cannot take part in a round; choose 1 … {self.N}")
-        self.minimum = minimum
+        if precision not in PRECISIONS:
+            raise FFGBError(f"--precision is {' or '.join(PRECISIONS)}, not {precision!r}")
+        self.precision, self.minimum = precision, minimum
         if minimum is not None and not 1 <= minimum <= self.m:
             raise FFGBError(f"of {self.m} clients in a round {minimum} cannot be the fewest that answer")
         self.names = [f"client {name}" for name in names or range(self.N)]
@@ -192,7 +193,7 @@ class Server:
         family = algorithm.space(family)
         # One local step leaves the solve to the server; more need the geometry at the clients.
         given = AtServer() if geometry is not None and algorithm.K == 1 else geometry
-        job = Job(algorithm, family, loss, target, self.seed, given)
+        job = Job(algorithm, family, loss, target, self.seed, given, precision=self.precision)
         setup, everyone = setup_message(job), range(self.N)
         ready = self._exchange(setup, [*everyone, *self.tests], _expected(job, setup))
         costs = costs.down(setup, self.N).up(ready[i] for i in everyone if i in ready)
@@ -297,12 +298,12 @@ class Server:
         self, state: State, update: Update, S: Sequence[int], answers: Mapping[int, Message]
     ) -> tuple[State, dict[int, Message]]:
         """Send the clients of this round f^{t+1}, and hear what they think of it."""
-        closed = state.job.closed
-        if state.job.algorithm.parametric:
-            # everyone goes on with the arrays as they travelled, in the family's own dtype
-            update = replace(update, increment=from_tensors(update.increment.family, light(update.increment)))
+        closed, precision = state.job.closed, "float32" if state.job.closed else state.job.precision
+        if state.job.algorithm.parametric or not closed:
+            update = update.as_travelled(precision)  # everyone goes on with that
         state = _after(state, update)
-        message = update.message() if state.job.algorithm.parametric else state.missing(state.t - 1)[-1].message()
+        sent = update if state.job.algorithm.parametric else state.missing(state.t - 1)[-1]
+        message = sent.message(precision=precision)
         reports = self._ask(state, message, [*S, *self.tests])
         going_on = state.t % state.job.algorithm.phases != 0  # the same clients come next
         if self.m == self.N or not closed or going_on:
@@ -316,7 +317,7 @@ class Server:
 
     def _slopes(self, state: State, update: Update, S: Sequence[int]) -> tuple[Array, float, State, list[int]]:
         """Send the increment, whose length is not fixed yet: slopes of the objective along it, and its mean square."""
-        direction = update.message("direction")
+        direction = update.message("direction", precision=state.job.precision)
         direction = replace(direction, values={**direction.values, "lengths": list(LENGTHS)})
         answers = self._ask(state, direction, [*S, *self.tests])
         came = [i for i in S if i in answers]
@@ -330,8 +331,7 @@ class Server:
 
     def _step(self, state: State, update: Update, s: float, S: Sequence[int]) -> tuple[State, dict[int, Message]]:
         """f^{t+1} = f^t + s(g − f^t), g the mean of the clients' functions: they have the increment, and are told s."""
-        # everyone goes on with the increment as it travelled, in the family's own dtype
-        increment = from_tensors(state.job.family, light(update.increment))
+        increment = update.as_travelled(state.job.precision).increment  # everyone goes on with that
         update = Update(update.version, 1.0 + s * (update.decay - 1.0), increment, s)
         step = Message("step", update.version, tensors={"step": np.array([update.decay, s])})
         state = _after(state, update)
@@ -385,7 +385,7 @@ class Server:
         costs, present = state.costs, list(clients)
         for update in state.missing(min(state.delivered[i] for i in clients)):
             some = [i for i in present if state.delivered[i] < update.version]
-            message = update.message()
+            message = update.message(precision="float32" if state.job.closed else state.job.precision)
             reports = self._ask(state, message, some, tries=TRIES)
             costs = costs.down(message, len(some)).up(reports.values())
             present = [i for i in present if i in reports or i not in some]

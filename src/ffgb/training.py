@@ -205,6 +205,7 @@ def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple
         "seed": config.seed,
         "participation": config.participation,
         "by_size": config.client_weights == "size",
+        "precision": config.precision,
     }
     return clients + tests, options
 

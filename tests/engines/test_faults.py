@@ -239,3 +239,47 @@ def test_statistics_are_asked_for_again_and_then_missed() -> None:
 def test_an_impossible_minimum_is_refused(minimum: int) -> None:
     with pytest.raises(FFGBError, match="cannot be the fewest"):
         Server(InProcess(holdings()), [9] * 6, minimum=minimum)
+
+
+# Precisions
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("job", JOBS)
+def test_rounded_increments_are_the_same_for_everyone(job: str, precision: str) -> None:
+    """Who missed rounds, and is told of them later, has what the others have; and the model is about as good."""
+    lost, unheard = fails({1: {2}, 3: {0, 2}}, nothing), set[int]()
+
+    def late(question: Message, i: int, answer: bytes) -> bytes | None:
+        """Client 1's reports do not come: it is told again, and has heard it before."""
+        if question.kind == "update" and i == 1 and question.round not in unheard:
+            unheard.add(question.round)
+            return None
+        return lost(question, i, answer)
+
+    _, plain = run(InProcess(holdings()), job, 6)
+    _, lines = run(InProcess(holdings()), job, 6, precision=precision)
+    assert lines[-1]["test_loss"] == pytest.approx(plain[-1]["test_loss"], abs=0.1)
+    assert lines[-1]["models_up"] == plain[-1]["models_up"]
+    options = {"precision": precision, "minimum": 2}
+    same(run(Faulty(holdings(), lost), job, 6, **options)[0], run(Faulty(holdings(), late), job, 6, **options)[0])
+
+
+@pytest.mark.parametrize(("precision", "share"), [("float16", 0.5), ("int8", 0.25)])
+def test_rounded_increments_take_fewer_bytes(precision: str, share: float) -> None:
+    rng = np.random.default_rng(0)
+    clients = [(rng.standard_normal((20, 50)).astype(np.float32), rng.integers(0, 3, 20)) for _ in range(3)]
+    used = []
+    for p in ("float32", precision):
+        with InProcess([Holding(x, y) for x, y in clients]) as engine:
+            server = Server(engine, [20] * 3, precision=p)
+            family = MLP(Flatten(50), 3, hidden=(64, 64), steps=5)
+            state = server.start(FFGB(Power(8.0), K=2), lambda ask, family=family: (family, None), CrossEntropy(3))
+            used.append(next(server.rounds(state, 1))[1])
+    for way in ("bytes_up", "bytes_down"):
+        assert used[1][way] / used[0][way] == pytest.approx(share, abs=0.05)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(FFGBError, match="float32 or float16 or int8"):
+        Server(InProcess(holdings()), [9] * 6, precision="int4")
