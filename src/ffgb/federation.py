@@ -16,6 +16,7 @@ A client that is not where the message says (it restarted, or missed rounds) ans
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -197,17 +198,50 @@ class Client:
             return Message("ready", client=self.i)
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
+    def snapshot(self) -> Message:
+        """All that a message may have changed, to the bit: for engines whose processes end between messages."""
+        values: dict[str, Any] = {"since": self.since, "next": None if self.next is None else self.next[0]}
+        parts: dict[str, Mapping[str, Array]] = {"memory": self.memory}
+        if self.job.taught:
+            parts["y"] = {"": self.y}
+        if self.job.closed:
+            parts["whole"] = self.whole.tensors()
+        if self.next is not None:
+            parts["next"] = self.next[1]
+        if self.direction is not None:
+            update, at_points = self.direction
+            values["direction"] = [update.version, update.decay, update.step]
+            parts |= {"direction": update.increment.tensors(), "at points": {"": at_points}}
+        tensors = {f"{part}:{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
+        return Message("state", self.version, self.i, values, {"f": self.f, **tensors})
+
+    def restore(self, job: Job, state: Message) -> None:
+        """Be as the snapshot says, in this job."""
+        parts: dict[str, dict[str, Array]] = {}
+        for key, array in state.tensors.items():
+            part, _, name = key.partition(":")
+            parts.setdefault(part, {})[name] = array
+        self.job, self.version, self.f = job, state.round, state.tensors["f"]
+        self.y = parts["y"][""] if job.taught else self._labels(job)
+        self.whole = from_tensors(job.family, parts["whole"]) if job.closed else job.start()
+        self.memory, self.since = parts.get("memory", {}), int(state.values["since"])
+        after = state.values["next"]
+        self.next = None if after is None else (int(after), parts.get("next", {}))
+        self.oracle, self.direction = None, None
+        if "direction" in state.values:
+            version, decay, step = state.values["direction"]
+            update = Update(int(version), float(decay), from_tensors(job.family, parts["direction"]), float(step))
+            self.direction = update, parts["at points"][""]
+
+    def _labels(self, job: Job) -> Array:
+        """The targets as the job has them."""
+        return self.points.y if job.target is None else job.target.encode(self.points.y)
+
     def _setup(self, job: Job) -> Message:
         """Start at f^0, from wherever the client was: a client behind the others says so when it is asked."""
         if job.taught and self.version < 0:
             return self._resync()
-        self.y = (
-            job.loss.lessons(self.f)
-            if job.taught
-            else self.points.y
-            if job.target is None
-            else job.target.encode(self.points.y)
-        )
+        self.y = job.loss.lessons(self.f) if job.taught else self._labels(job)
         job.loss.check(self.y)
         self.job, self.version, self.oracle, self.direction = job, job.at, None, None
         self.memory, self.since, self.next = {}, 0, None

@@ -20,6 +20,7 @@ from ffgb.algorithms import Algorithm
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss, make_student
 from ffgb.data import Dataset, partition
 from ffgb.distill import distilled_rounds
+from ffgb.engines import Engine
 from ffgb.engines.local import Holding, in_parts, local_engine
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Family
@@ -27,6 +28,7 @@ from ffgb.losses import Loss
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.server import Costs, Learner, Server, State, spent
+from ffgb.sites import Schema, tests_of
 from ffgb.validation import choose
 
 log = logging.getLogger(__name__)
@@ -44,12 +46,33 @@ class Result:
     finished: bool
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Sites that are not on this machine: how to reach them, what they agreed on, and how few may answer."""
+
+    engine: Engine
+    schema: Schema
+    minimum: int
+
+    def options(self, config: Config) -> dict[str, Any]:
+        """What the server must know of them."""
+        return {
+            **_options(config),
+            "points": list(self.schema.rows),
+            "tests": tests_of(self.schema),
+            "minimum": min(self.minimum, int(config.participation or self.minimum)),
+            "names": self.schema.names,
+        }
+
+
 def train(
     config: Config,
     out: str | Path | None = None,
     *,
     resume: bool = False,
     workers: int | None = None,
+    elsewhere: Elsewhere | None = None,
     on_start: Callable[[Config, Dataset], None] = lambda config, dataset: None,
     on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
     on_round: Callable[[dict[str, Any]], None] = lambda metrics: None,
@@ -74,19 +97,22 @@ def train(
             held.enter_context(run.locked())
         elif path is not None:
             Run.must_be_free(path)
-        dataset = load_data(config)
-        config = config.resolved(dataset)
-        parts = make_parts(config, dataset)
+        dataset = load_data(config) if elsewhere is None else elsewhere.schema.dataset()
+        config, costs = config.resolved(dataset), Costs()
         on_start(config, dataset)
-        costs = Costs()
-        if config.validation and run is None:
-            config, costs, _ = choose(config, dataset, parts, workers, setting_up)
-        holdings, server_options = make_holdings(config, dataset, parts)
+        if elsewhere is not None:
+            if config.validation:
+                raise FFGBError("--validation is for training on one machine; give --ridge and --rounds")
+            engine, options = elsewhere.engine, elsewhere.options(config)
+        else:
+            parts = make_parts(config, dataset)
+            if config.validation and run is None:
+                config, costs, _ = choose(config, dataset, parts, workers, setting_up)
+            holdings, options = make_holdings(config, dataset, parts)
+            engine = held.enter_context(local_engine(holdings, workers, config.code))
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
         learner = make_learner(config, dataset)
-        server = Server(
-            held.enter_context(local_engine(holdings, workers, config.code)), **server_options, on_setup=setting_up
-        )
+        server = Server(engine, **options, on_setup=setting_up)
         saved = run.load() if run is not None else None
         if saved is not None:
             state, metrics, before = saved
@@ -199,15 +225,17 @@ def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple
     """Who holds what: the clients' parts of the training rows, then the test rows."""
     clients = [Holding(dataset.x, dataset.y, rows) for rows in parts]
     tests = in_parts(dataset.x_test, dataset.y_test)
-    options = {
-        "points": [len(rows) for rows in parts],
-        "tests": len(tests),
+    options = {**_options(config), "points": [len(rows) for rows in parts], "tests": len(tests)}
+    return clients + tests, options
+
+
+def _options(config: Config) -> dict[str, Any]:
+    return {
         "seed": config.seed,
         "participation": config.participation,
         "by_size": config.client_weights == "size",
         "precision": config.precision,
     }
-    return clients + tests, options
 
 
 def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out
 from ffgb.data.formats import scaled_pixels
-from ffgb.data.targets import class_names, encode, infer_task, is_text
+from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 from ffgb.seeds import stream
@@ -104,6 +104,65 @@ def load_sites(
         site=joined["site"],
         site_test=joined["site_test"],
     )
+
+
+@final
+@dataclass(frozen=True)
+class Columns:
+    """What a site may say about its file before training: sizes, names, and which classes there are."""
+
+    rows: int
+    test_rows: int
+    shape: tuple[int, ...]
+    columns: tuple[str, ...]
+    kind: str
+    """Of the target: "text", "whole" numbers, or "numbers"."""
+    classes: tuple[str, ...] | tuple[float, ...]
+    """Its different values, if it may be a class; none if it is certainly a number to predict."""
+    outputs: int
+
+    def check(self) -> None:
+        """Raise an FFGBError if no file can be like that."""
+        sizes = (self.rows, self.test_rows, self.outputs, *self.shape)
+        if not all(type(n) is int and 0 <= n < 2**40 for n in sizes) or not self.rows or not 1 <= len(self.shape) <= 3:
+            raise FFGBError("a site's numbers of rows and columns are none")
+        if self.kind not in ("text", "whole", "numbers") or not all(isinstance(c, str) for c in self.columns):
+            raise FFGBError("a site's columns have no names")
+        if not all(isinstance(c, str if self.kind == "text" else (int, float)) for c in self.classes):
+            raise FFGBError("a site's classes have no names")
+        if self.columns and self.shape != (len(self.columns),):
+            raise FFGBError("a site's columns are not as many as it says")
+
+
+def describe_site(path: Path, target: str | None = None, task: str | None = None, holdout: float = HOLDOUT) -> Columns:
+    """What may be said about a site's file.  Values of the target are, where they are classes; no others."""
+    site = _read_site(Path(path), target, task)
+    kind, values = "text", np.unique(site.y)
+    if not is_text(site.y):
+        kind = "whole" if site.y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
+    certain = task == CLASSIFICATION or kind == "text"
+    known = values.tolist() if kind != "numbers" and task != REGRESSION and (certain or len(values) <= FEW) else []
+    share = holdout if len(site.y) >= TOO_FEW_TO_HOLD_OUT else 0.0
+    train, test = hold_out(site.y, share, stream(0, "holdout"))
+    outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
+    return Columns(len(train), len(test), tuple(site.x.shape[1:]), site.columns, kind, tuple(known), outputs)
+
+
+def settle(
+    names: Sequence[str], described: Sequence[Columns], target: str | None = None, task: str | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Columns, classes and task that these sites can agree on, as `load_sites` would have read them from all files."""
+    sites = []
+    for name, said in zip(names, described, strict=True):
+        # of numbers to predict no value is known: any that are certainly none of a class stand for them
+        y = np.array(said.classes if said.classes else [0.5] if said.kind == "numbers" else np.arange(FEW + 1.0))
+        if said.outputs > 1:
+            y = np.zeros((1, said.outputs))
+        sites.append(_Site(Path(name), np.empty((0, *said.shape), np.float32), said.columns, y))
+    first = sites[0]
+    sites = [_in_order(site, first.columns, str(first.path), first.x.shape[1:]) for site in sites]
+    classes, _, task = _labels(sites, target, task, None)
+    return first.columns, classes, task
 
 
 def read_points(path: Path, columns: Sequence[str]) -> Array:

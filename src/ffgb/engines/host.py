@@ -27,6 +27,8 @@ class Host:
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
         self.job: Job | None = None
+        self.setup: bytes | None = None
+        """The message that described the job."""
         self._kept: dict[int, int] = {}  # bytes of features that clients keep, last asked last
         self._bytes = 0
 
@@ -39,6 +41,8 @@ class Host:
         content, failure = None, None
         try:
             content = self._content(message)
+            if message.kind == "setup":
+                self.setup = data
         except Exception as error:  # every client that was asked says so
             failure = error
         for i in clients:
@@ -57,6 +61,11 @@ class Host:
                 answer = Message("error", message.round, i, {"text": traceback.format_exc(), "defect": True})
             yield i, encode(answer)
             self._make_room(i)
+
+    def remember(self, setup: bytes) -> None:
+        """Have the job of this message, as if it had come: for clients that are restored."""
+        self._content(decode(setup))
+        self.setup = setup
 
     def _make_room(self, asked: int) -> None:
         """Forget the features of clients that were not asked for long, if all together take too much memory."""

@@ -1,0 +1,174 @@
+"""Sites that see only their own file: what one says about itself, what all agree on, and how one answers.
+
+A site is two clients: one with its training rows, and one with the rows it holds out, which only reports.  Everything
+here is the same for every network; `engines/flower.py` moves it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from ffgb.data import Dataset
+from ffgb.data.files import Columns, describe_site, load_sites, settle
+from ffgb.engines.host import Host
+from ffgb.errors import FFGBError
+from ffgb.functions import Array
+from ffgb.wire import Message, decode, encode
+
+
+@final
+@dataclass(frozen=True)
+class Site:
+    """Where a site's rows are, and by what name others know it."""
+
+    name: str
+    path: Path
+    target: str | None = None
+    task: str | None = None
+
+    def describe(self) -> Columns:
+        """What it says about its file: how many rows, which columns, which classes.  No value of a row but a class."""
+        return describe_site(self.path, self.target, self.task)
+
+    def load(self, schema: Schema, seed: int) -> Dataset:
+        """Its rows, as all have agreed to see them."""
+        return load_sites(
+            [self.path],
+            self.target,
+            seed=seed,
+            task=schema.task,
+            classes=schema.classes or None,
+            columns=schema.columns or None,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Schema:
+    """What all sites agree on."""
+
+    names: tuple[str, ...]
+    """Of the sites, in the order of the clients."""
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    task: str
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    """Training rows of each site."""
+    test_rows: tuple[int, ...]
+    outputs: int
+
+    @staticmethod
+    def of(described: Mapping[str, Columns], target: str | None = None, task: str | None = None) -> Schema:
+        """From what sites say about themselves, by name: an FFGBError that names the site where it does not fit."""
+        names = tuple(sorted(described))
+        some = [described[name] for name in names]
+        columns, classes, task = settle(names, some, target, task)
+        rows, test_rows = (tuple(getattr(d, part) for d in some) for part in ("rows", "test_rows"))
+        return Schema(names, columns, classes, task, some[0].shape, rows, test_rows, some[0].outputs)
+
+    def dataset(self) -> Dataset:
+        """A set of this form without values, for whoever has none of the rows: it takes no memory."""
+        n, m = sum(self.rows), sum(self.test_rows)
+        x = np.broadcast_to(np.float32(0.0), (n + m, *self.shape))
+        kind = np.int64(0) if self.classes else np.float64(0.0)
+        y = np.broadcast_to(kind, (n + m,) if self.outputs == 1 or self.classes else (n + m, self.outputs))
+        site = np.repeat(np.arange(len(self.names)), self.rows)
+        return Dataset(
+            *("sites", self.task, x[:n], y[:n], x[n:], y[n:], self.classes, self.columns),
+            image=len(self.shape) == 3,
+            sites=self.names,
+            site=site,
+            site_test=np.repeat(np.arange(len(self.names)), self.test_rows),
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        try:
+            values = json.loads(text)
+            made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            return Schema(**made)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FFGBError(f"what the sites agreed on cannot be read ({error}); upgrade all sites") from error
+
+
+@final
+class Resident:
+    """A site's clients, wherever they live, and how they come back after the process that held them has ended."""
+
+    def __init__(self, site: Site, schema: Schema, seed: int) -> None:
+        self.site, self.schema = site, schema
+        self.i = schema.names.index(site.name)
+        self.host = Host()
+        dataset = site.load(schema, seed)
+        if len(dataset.x) != schema.rows[self.i]:
+            raise FFGBError(
+                f"{site.path} has {len(dataset.x)} training rows now and had {schema.rows[self.i]} when training began"
+            )
+        self._move_in(self.i, dataset.x, dataset.y)
+        if len(dataset.x_test):
+            self._move_in(self.test, dataset.x_test, dataset.y_test)
+
+    @property
+    def test(self) -> int:
+        """The number of the client that only reports: they come after all that train, for sites that have one."""
+        before = sum(1 for rows in self.schema.test_rows[: self.i] if rows)
+        return len(self.schema.names) + before
+
+    def _move_in(self, i: int, x: Array, y: Array) -> None:
+        list(self.host.answers(encode(Message("host", client=i, tensors={"x": x, "y": y})), [i]))
+
+    def answer(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        """Its clients' answers, of those among these."""
+        mine = [i for i in clients if i in self.host.clients]
+        return dict(self.host.answers(data, mine))
+
+    def snapshot(self) -> dict[str, bytes]:
+        """What the clients have that is not in the file."""
+        if self.host.setup is None:
+            return {}
+        states = {f"client {i}": encode(c.snapshot()) for i, c in self.host.clients.items() if c.version >= 0}
+        return {"setup": self.host.setup, **states}
+
+    def restore(self, kept: Mapping[str, bytes]) -> None:
+        if "setup" not in kept:
+            return
+        self.host.remember(kept["setup"])
+        for i, client in self.host.clients.items():
+            if (state := kept.get(f"client {i}")) is not None and self.host.job is not None:
+                client.restore(self.host.job, decode(state))
+
+
+def tests_of(schema: Schema) -> int:
+    """How many clients only report."""
+    return sum(1 for rows in schema.test_rows if rows)
+
+
+def hello(site: Site) -> bytes:
+    """What a site says when it is asked who it is."""
+    said: dict[str, Any] = {"name": site.name, "columns": asdict(site.describe())}
+    return encode(Message("hello", values=said))
+
+
+def met(data: bytes) -> tuple[str, Columns]:
+    """Who says hello, checked."""
+    message = decode(data)
+    said = message.values
+    try:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said["columns"].items()}
+        name, columns = said["name"], Columns(**fields)
+        if message.kind != "hello" or not isinstance(name, str) or not 0 < len(name) <= 100:
+            raise FFGBError("its name is none")
+        columns.check()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FFGBError(f"a site described itself in a way that is not understood ({error})") from error
+    return name, columns
