@@ -11,6 +11,7 @@ that waits for it: so that a dead node costs one deadline, not one a round.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,7 +204,7 @@ def gather(
     until = time.monotonic() + patience
     while len(found) < count:
         new = [node for node in grid.get_node_ids() if node not in {n for n, _ in found.values()}]
-        for name, met_now in meet(grid, new, 10.0).items() if new else ():
+        for name, met_now in meet(grid, new, min(60.0, patience)).items() if new else ():
             found.setdefault(name, met_now)
         say(f"{len(found)} of {count} sites are here")
         if len(found) < count:
@@ -267,3 +268,53 @@ def _answer(message: Message, context: Context) -> Any:
     for name in ("said", "data"):
         context.state[name] = state[name]
     return pack({str(i): a for i, a in answers.items()}, {})
+
+
+def server_app() -> Any:
+    """The app that the server runs: a whole training, described by one JSON object in the run's configuration."""
+    _flwr()
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, json.loads(str(context.run_config["job"])))
+
+    return app
+
+
+def serve(grid: Grid, job: Mapping[str, Any]) -> None:
+    """Train with the sites of a grid, and leave a run directory; what goes wrong is left beside it, in a sentence."""
+    from ffgb.config import Config
+    from ffgb.runs import Run
+    from ffgb.training import Elsewhere, train
+
+    out, trouble = Path(job["out"]), Path(job["trouble"])
+    try:
+        found = gather(grid, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text))
+        schema = Schema.of({name: columns for name, (_, columns) in found.items()}, job["target"], job["task"])
+        nodes = {name: node for name, (node, _) in found.items()}
+        resume = (out / "config.json").exists()
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
+        config = Config.from_json(Run.open(out).config) if resume else Config(**values)
+        engine = FlowerEngine(grid, nodes, schema, config.seed, float(job["deadline"]))
+        _note(job, f"training with {', '.join(schema.names)}")
+        train(
+            *(config, out),
+            resume=resume,
+            elsewhere=Elsewhere(engine, schema, int(job["minimum"])),
+            on_setup=lambda what, done, clients: _note(job, f"set up: {what}, {done} of {clients} sites"),
+            on_round=lambda line: _note(job, f"round {line['round']} of {config.rounds}"),
+        )
+    except FFGBError as error:
+        trouble.write_text(str(error))
+        raise
+
+
+def _note(job: Mapping[str, Any], text: str) -> None:
+    """Where things stand, for the command that started us."""
+    file = Path(job["progress"])
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(file)
