@@ -111,9 +111,9 @@ class FlowerEngine(Engine):
         until = time.monotonic() + self.deadline
         while waiting and time.monotonic() < until:
             for message in self.grid.pull_messages(list(waiting)):
-                name = waiting.pop(message.metadata.reply_to_message_id, None)
-                if name is None:
+                if (asked := message.metadata.reply_to_message_id) not in waiting:
                     continue  # it came twice
+                name = waiting.pop(asked)
                 came, said = self._read(name, message)
                 if said.get("needs") == "schema":
                     both = {"message": data, "schema": self.text}
@@ -296,7 +296,7 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
         schema = Schema.of({name: columns for name, (_, columns) in found.items()}, job["target"], job["task"])
         nodes = {name: node for name, (node, _) in found.items()}
         resume = (out / "config.json").exists()
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}
         config = Config.from_json(Run.open(out).config) if resume else Config(**values)
         engine = FlowerEngine(grid, nodes, schema, config.seed, float(job["deadline"]))
         _note(job, f"training with {', '.join(schema.names)}")

@@ -1,0 +1,340 @@
+"""Real sites: the commands `ffgb server`, `ffgb client` and `ffgb tls`, over Flower's SuperLink and SuperNode.
+
+They start Flower's own programs with its telemetry, update check and installing at run time switched off, watch over
+them, and end them.  What is trained is the app in engines/flower.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.engines.flower import ENVIRONMENT
+from ffgb.errors import FFGBError, missing_extra
+
+CA, CERTIFICATE, KEY, SITES = "ca.crt", "server.pem", "server.key", "sites"
+REFUSED = 305
+"""SuperNode's exit code when its key is not registered, or its node is still counted as present."""
+APP = {
+    "pyproject.toml": """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "ffgb-app"
+version = "1.0.0"
+description = "ffgb between sites"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41.0"]
+
+[tool.flwr.app]
+publisher = "ffgb"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "ffgb_app:server"
+clientapp = "ffgb_app:client"
+
+[tool.flwr.app.config]
+job = ""
+""",
+    "LICENSE": "Apache-2.0\n",
+    "ffgb_app/__init__.py": """from ffgb.engines.flower import client_app, server_app
+
+client = client_app()
+server = server_app()
+""",
+}
+"""The bundle that Flower hands to all: it holds no code, but the names of ours."""
+
+
+@final
+@dataclass(frozen=True)
+class Service:
+    """What a server needs to know besides the training itself."""
+
+    clients: int
+    minimum: int
+    host: str
+    port: int
+    tls: Path | None
+    deadline: float
+    patience: float
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of Flower's programs."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
+
+
+def serve(
+    service: Service,
+    config: Mapping[str, Any],
+    out: Path,
+    target: str | None,
+    task: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """Run a server until its training is over; an FFGBError says what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="ffgb-server-") as folder, contextlib.ExitStack() as held:
+        home = Path(folder)
+        link = held.enter_context(_superlink(service, home))
+        say(f"listening on {service.host}:{service.port}")
+        _write_app(home / "app")
+        _write_connection(service, home)
+        for key in sorted((service.tls / SITES).glob("*.pub")) if service.tls else ():
+            _flwr(home, "supernode", "register", str(key), "ffgb")
+        progress, trouble = home / "progress", home / "trouble"
+        job = {
+            "clients": service.clients, "minimum": service.minimum, "deadline": service.deadline,
+            "patience": service.patience, "target": target, "task": task, "out": str(out.absolute()),
+            "progress": str(progress), "trouble": str(trouble), "config": dict(config),
+        }  # fmt: skip
+        (home / "job.toml").write_text(f"job = {json.dumps(json.dumps(job))}\n")
+        command = [
+            _program("flwr"),
+            "run",
+            str(home / "app"),
+            "ffgb",
+            "--stream",
+            "--run-config",
+            str(home / "job.toml"),
+        ]
+        log = held.enter_context((home / "run.log").open("wb"))
+        process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
+        held.callback(_end, process)
+        said = ""
+        while process.poll() is None:
+            if link.poll() is not None:
+                raise FFGBError(f"Flower's SuperLink ended: {_tail(home / 'superlink.log')}")
+            if progress.exists() and (text := progress.read_text()) != said:
+                said = text
+                say(said)
+            time.sleep(0.2)
+        if trouble.exists():
+            raise FFGBError(trouble.read_text())
+        if not (out / "summary.json").exists():
+            raise FFGBError(f"the training ended without a result: {_tail(home / 'run.log')}")
+
+
+def attend(
+    server: str,
+    node: Mapping[str, str],
+    tls: Path | None,
+    key: Path | None,
+    say: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> None:
+    """Be a site until told to stop: a node that ends is started again."""
+    with tempfile.TemporaryDirectory(prefix="ffgb-client-") as folder:
+        home = Path(folder)
+        security = ["--insecure"] if tls is None else ["--root-certificates", str(tls / CA)]
+        if key is not None:
+            security += ["--auth-supernode-private-key", str(key)]
+        config = " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())
+        wait = 1.0
+        while not stop():
+            command = [_program("flower-supernode"), *security, "--superlink", server, "--node-config", config]
+            command += ["--host", "127.0.0.1", "--port", str(_free_port())]
+            with (home / "supernode.log").open("wb") as log:
+                process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
+                say(f"connecting to {server}")
+                try:
+                    began = time.monotonic()
+                    while process.poll() is None and not stop():
+                        time.sleep(0.2)
+                finally:
+                    _end(process)
+            if stop():
+                return
+            why = _tail(home / "supernode.log")
+            wait = 1.0 if time.monotonic() - began > 60.0 else min(2.0 * wait, 30.0)
+            say(f"the node ended ({why}); starting it again in {wait:.0f} s")
+            time.sleep(wait)
+
+
+def make_keys(folder: Path, host: str, sites: Sequence[str]) -> list[Path]:
+    """A trial's certificates and keys: an authority, the server's certificate, and a key for each site."""
+    try:
+        import ipaddress
+        from datetime import UTC, datetime, timedelta
+
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+    except ImportError as error:
+        raise missing_extra("cryptography", "flower", "certificates") from error
+
+    if folder.exists() and any(folder.iterdir()):
+        raise FFGBError(f"{folder} is not empty; name a new folder, for keys are never overwritten")
+    if (
+        not sites
+        or len(set(sites)) < len(sites)
+        or not all(name.replace("-", "").replace("_", "").isalnum() for name in sites)
+    ):
+        raise FFGBError("give each site a name of its own, of letters, digits, - and _")
+    (folder / SITES).mkdir(parents=True)
+    written = []
+
+    def write(name: str, data: bytes, *, secret: bool = False) -> None:
+        path = folder / name
+        path.touch(mode=0o600 if secret else 0o644)
+        path.write_bytes(data)
+        written.append(path)
+
+    def certificate(
+        subject: str, key: Any, issuer: Any, issuer_key: Any, extensions: Sequence[tuple[Any, bool]]
+    ) -> Any:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer.subject if issuer else name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(days=365))
+        )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical)
+        return builder.sign(issuer_key, hashes.SHA256())
+
+    pem = (s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority = certificate(
+        "ffgb trial authority", authority_key, None, authority_key, [(x509.BasicConstraints(True, 0), True)]
+    )
+    try:
+        place: Any = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        place = x509.DNSName(host)
+    names = [place, x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    unique = [name for j, name in enumerate(names) if name not in names[:j]]
+    server = certificate(host, server_key, authority, authority_key, [(x509.SubjectAlternativeName(unique), False)])
+    write(CA, authority.public_bytes(s.Encoding.PEM))
+    write(CERTIFICATE, server.public_bytes(s.Encoding.PEM))
+    write(KEY, server_key.private_bytes(*pem), secret=True)
+    for name in sites:
+        key = ec.generate_private_key(ec.SECP384R1())
+        private = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption())
+        write(f"{SITES}/{name}", private, secret=True)
+        write(f"{SITES}/{name}.pub", key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH))
+    return written
+
+
+# Flower's programs
+
+
+@contextlib.contextmanager
+def _superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [_program("flower-superlink"), "--host", service.host, "--port", str(service.port)]
+    if service.tls is None:
+        command += ["--insecure"]
+    else:
+        files = {"--ssl-ca-certfile": CA, "--ssl-certfile": CERTIFICATE, "--ssl-keyfile": KEY}
+        for option, name in files.items():
+            if not (service.tls / name).exists():
+                raise FFGBError(
+                    f"{service.tls / name} is not there; make certificates with: ffgb tls init {service.tls}"
+                )
+            command += [option, str(service.tls / name)]
+        command += ["--enable-supernode-auth"]
+    command += ["--disable-runtime-dependency-installation"]
+    if _listens(service.port):
+        raise FFGBError(f"port {service.port} is taken; end what uses it, or choose another --port")
+    with (home / "superlink.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
+    try:
+        until = time.monotonic() + 60.0
+        while not _listens(service.port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise FFGBError(f"Flower's SuperLink did not start: {_tail(home / 'superlink.log')}")
+            time.sleep(0.1)
+        yield process
+    finally:
+        _end(process)
+
+
+def _write_app(folder: Path) -> None:
+    for name, text in APP.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _write_connection(service: Service, home: Path) -> None:
+    """How `flwr` reaches the SuperLink that was just started."""
+    secure = (
+        "insecure = true"
+        if service.tls is None
+        else f"root-certificates = {json.dumps(str(service.tls.absolute() / CA))}"
+    )
+    text = f'[superlink]\ndefault = "ffgb"\n\n[superlink.ffgb]\naddress = "127.0.0.1:{service.port}"\n{secure}\n'
+    (home / "config.toml").write_text(text)
+
+
+def _flwr(home: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        [_program("flwr"), *arguments], env=environment(home), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise FFGBError(f"flwr {' '.join(arguments[:2])} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise missing_extra("flwr", "flower", "training between sites")
+    return found
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.settimeout(0.5)
+        return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The process and all it started."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=5.0)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started may live on
+
+
+def _tail(path: Path) -> str:
+    """The last line that says something."""
+    try:
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1][-300:] if lines else "it said nothing"
