@@ -252,6 +252,10 @@ def train(
     ] = None,
     depth: Annotated[int, _option(LEARNER, "Depth of trees (tree).")] = 4,
     precision: Annotated[str, _option(METHOD, "In which increments travel: float32, float16 or int8.")] = "float32",
+    aggregate: Annotated[
+        str, _option(METHOD, "mean; norm or trimmed: means that no client can pull far (features, linear, fedavg …).")
+    ] = "mean",
+    trim: Annotated[float, _option(METHOD, "The share of answers put aside at either end (trimmed).")] = 0.2,
     seed: Annotated[int, _option(RUN, "All randomness comes from it.", min=0)] = 0,
     out: Annotated[Path | None, _option(RUN, "The run directory.", "a new one under runs/")] = None,
     resume: Annotated[

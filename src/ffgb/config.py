@@ -38,6 +38,7 @@ from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.maps import FOURIER, PATCHES, Maps, Space, default_map
 from ffgb.memory import available
+from ffgb.robust import AGGREGATES
 from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner
 from ffgb.trust import allow
@@ -87,6 +88,7 @@ CHOICES = {
     "gram": GRAMS,
     "distill": ("clients", "rounds"),
     "precision": PRECISIONS,
+    "aggregate": AGGREGATES,
 }
 REGRESSION_LOSSES = ("square", "huber")
 
@@ -154,6 +156,10 @@ class Config:
     local_epochs: int = 0
     """Passes over a client's points in a round of a parametric method, instead of local steps."""
     depth: int = 4
+    aggregate: str = "mean"
+    """How answers of clients become one: mean, or one that no client can pull far (robust.py)."""
+    trim: float = 0.2
+    """The share that a trimmed mean puts aside at either end."""
     precision: str = "float32"
     """In which increments travel: float32, float16 or int8."""
     seed: int = 0
@@ -288,6 +294,9 @@ class Config:
             raise FFGBError(
                 "ffgb-c needs a loss with a bounded gradient; for regression leave --loss out, or use huber"
             )
+        one_array = self.algorithm in PARAMETRIC or (self.learner in CLOSED and self.algorithm != "ffgb-c")
+        if self.aggregate != "mean" and not one_array:
+            raise FFGBError(f"--aggregate {self.aggregate} is for learners whose sum is one array, such as features")
         if self.distill and self.learner in CLOSED:
             raise FFGBError(f"--distill is for ensembles; {self.learner} is one array, whatever was added")
         if self.distill_rounds != Config.distill_rounds and self.distill != "rounds":

@@ -18,10 +18,11 @@ from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation import Job, Target, Update, sample
-from ffgb.functions import Array, Family, Function, Parameters, average, from_tensors
+from ffgb.functions import Array, Family, Function, Parameters, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
+from ffgb.robust import Aggregate, Mean
 from ffgb.wire import PRECISIONS, Expected, Form, Message, decode, encode, shown
 
 log = logging.getLogger("ffgb")
@@ -136,6 +137,7 @@ class Server:
         participation: int | None = None,
         by_size: bool = False,
         precision: str = "float32",
+        aggregate: Aggregate | None = None,
         minimum: int | None = None,
         names: Sequence[str] = (),
         on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
@@ -150,7 +152,7 @@ class Server:
             raise FFGBError(f"{self.m} of {self.N} clients cannot take part in a round; choose 1 … {self.N}")
         if precision not in PRECISIONS:
             raise FFGBError(f"--precision is {' or '.join(PRECISIONS)}, not {precision!r}")
-        self.precision, self.minimum = precision, minimum
+        self.precision, self.minimum, self.aggregate = precision, minimum, aggregate or Mean()
         if minimum is not None and not 1 <= minimum <= self.m:
             raise FFGBError(f"of {self.m} clients in a round {minimum} cannot be the fewest that answer")
         self.names = [f"client {name}" for name in names or range(self.N)]
@@ -269,7 +271,7 @@ class Server:
             answers, increments, notes = self._increments(state, train, S)
             S = list(increments)
             state = replace(state, costs=state.costs.down(train, len(asked)).up(answers.values()))
-            mean = average(list(increments.values()), [self.weights[i] for i in S])
+            mean = self.aggregate(list(increments.values()), [self.weights[i] for i in S], state.f)
             state = replace(state, memory=_remembered(state, t, increments))
             # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
             update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4

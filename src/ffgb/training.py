@@ -26,6 +26,7 @@ from ffgb.errors import FFGBError
 from ffgb.functions import Array, Family
 from ffgb.losses import Loss
 from ffgb.model import Model
+from ffgb.robust import make_aggregate
 from ffgb.runs import Run
 from ffgb.server import Costs, Learner, Server, State, spent
 from ffgb.sites import Schema, tests_of
@@ -235,6 +236,7 @@ def _options(config: Config) -> dict[str, Any]:
         "participation": config.participation,
         "by_size": config.client_weights == "size",
         "precision": config.precision,
+        "aggregate": make_aggregate(config.aggregate, config.trim),
     }
 
 
