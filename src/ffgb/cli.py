@@ -612,12 +612,25 @@ def client(
     tls: Annotated[Path | None, typer.Option(help="The folder with the server's ca.crt.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="This site's own key.", show_default=False)] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no key: on this machine, to try.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="The server's TOML file, to see what it asks for.", show_default="its defaults")
+    ] = None,
+    no_geometry: Annotated[
+        bool, typer.Option("--no-shared-geometry", help="Refuse to send a Gram matrix, whatever is asked for.")
+    ] = False,
+    log: Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")] = False,
 ) -> None:
-    """Be a site: answer a server's questions about this file's rows, until Ctrl-C."""
-    from ffgb.deploy import attend
+    """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
+
+    First it shows what will be sent, and asks.  What was not agreed to is not answered.
+    """
+    from ffgb.deploy import attend, rehearse
     from ffgb.sites import Site
 
-    _tls_or_not(tls, insecure)
+    if not dry_run:
+        _tls_or_not(tls, insecure)
     if tls is not None and key is None:
         raise FFGBError("with --tls a site needs its own --key, which the server's operator registers")
     for file in (path for path in (key, tls and tls / "ca.crt") if path is not None):
@@ -627,8 +640,18 @@ def client(
     said = site.describe()  # what is wrong with the file is said here, to its owner
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
-    node = {"data": str(site.path), "name": site.name}
-    node |= {k: v for k, v in (("target", target), ("task", task)) if v is not None}
+    rehearsal = rehearse(site, _settings(config), target, task)
+    _print_sent(rehearsal)
+    if dry_run:
+        return
+    if not yes and not _agreed_before(site.path, server, rehearsal.kinds):
+        if not sys.stdin.isatty() or not typer.confirm("Send this, in every training with this server?"):
+            raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
+        _agreed_before(site.path, server, rehearsal.kinds, remember=True)
+    kinds = rehearsal.kinds - ({"GramOf", "SketchOf"} if no_geometry else set())
+    node = {"data": str(site.path), "name": site.name, "agreed": " ".join(sorted(kinds))}
+    more = {"target": target, "task": task, "log": None if log is None else str(log.absolute())}
+    node |= {k: v for k, v in more.items() if v is not None}
     stopped: list[int] = []
     before = {
         n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
@@ -794,6 +817,28 @@ def _label_counts(labels: Sequence[Any], classes: Sequence[str]) -> tuple[list[s
     counts = np.array([np.histogram(y, edges)[0] for y in firsts])
     bins = [f"{middle:.3g}" for middle in (edges[1:] + edges[:-1]) / 2]
     return bins, counts, [{"targets from": float(y.min()), "to": float(y.max())} for y in firsts]
+
+
+def _print_sent(rehearsal: Any) -> None:
+    """What leaves a site: once, and in each round."""
+    rows = []
+    for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
+        for sent in messages:
+            arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
+            rows.append({"when": when, "what": sent.what, "arrays": arrays, "bytes": sent.bytes})
+    _print_rows(rows)
+    print("With the classes of all sites together, arrays may have more columns.", file=sys.stderr)
+
+
+def _agreed_before(data: Path, server: str, kinds: set[str], *, remember: bool = False) -> bool:
+    """Has the owner of this file agreed to send this to this server?  It is kept in the user's own folder."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    file, what = base / "ffgb" / "agreed.json", [str(data), server, sorted(kinds)]
+    known = json.loads(file.read_text()) if file.exists() else []
+    if remember and what not in known:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps([*known, what]))
+    return what in known
 
 
 def _tls_or_not(tls: Path | None, insecure: bool) -> None:

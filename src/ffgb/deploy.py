@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from ffgb.config import Config
 from ffgb.engines.flower import ENVIRONMENT
 from ffgb.errors import FFGBError, missing_extra
+from ffgb.sites import Rehearsal, Resident, Schema, Site
+from ffgb.training import Elsewhere, train
 
 CA, CERTIFICATE, KEY, SITES = "ca.crt", "server.pem", "server.key", "sites"
 REFUSED = 305
@@ -165,6 +168,16 @@ def attend(
             wait = 1.0 if time.monotonic() - began > 60.0 else min(2.0 * wait, 30.0)
             say(f"the node ended ({why}); starting it again in {wait:.0f} s")
             time.sleep(wait)
+
+
+def rehearse(site: Site, config: Mapping[str, Any], target: str | None, task: str | None) -> Rehearsal:
+    """What would leave a site in a training with these settings: it plays one round of it with itself."""
+    schema = Schema.of({site.name: site.describe()}, target, task)
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items()}
+    chosen = Config(**{**values, "rounds": 1, "participation": None})
+    rehearsal = Rehearsal(Resident(site, schema, chosen.seed))
+    train(chosen, elsewhere=Elsewhere(rehearsal, schema, 1))
+    return rehearsal
 
 
 def make_keys(folder: Path, host: str, sites: Sequence[str]) -> list[Path]:

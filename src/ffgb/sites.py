@@ -7,15 +7,18 @@ here is the same for every network; `engines/flower.py` moves it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, load_sites, settle
+from ffgb.engines import Engine
 from ffgb.engines.host import Host
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
@@ -172,3 +175,86 @@ def met(data: bytes) -> tuple[str, Columns]:
     except (KeyError, TypeError, AttributeError) as error:
         raise FFGBError(f"a site described itself in a way that is not understood ({error})") from error
     return name, columns
+
+
+# What a site controls
+
+
+@final
+@dataclass(frozen=True)
+class Sent:
+    """A kind of message that leaves a site: what it answers, the arrays in it, and its size.  Never their values."""
+
+    what: str
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Name, type and shape of each."""
+    bytes: int
+
+
+@final
+class Rehearsal(Engine):
+    """A site alone with itself: it answers its own questions, and writes down what would have left it."""
+
+    def __init__(self, resident: Resident) -> None:
+        self.resident = resident
+        self.once: list[Sent] = []
+        self.each: list[Sent] = []
+        self.kinds: set[str] = set()
+
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        question = decode(data)
+        self.kinds |= asked_for(question)
+        with threadpool_limits(limits=1):
+            answers = self.resident.answer(data, clients)
+        for i in clients:
+            if i == self.resident.i and i in answers:
+                answer = decode(answers[i])
+                arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
+                sent = Sent(_what(question), arrays, len(answers[i]))
+                (self.once if question.kind in ("statistic", "setup") else self.each).append(sent)
+        return answers
+
+    def close(self, *, at_once: bool = False) -> None:
+        pass
+
+
+def asked_for(question: Message) -> set[str]:
+    """Names of what a question is about: statistics; and the algorithm, the family and the maps of a job."""
+    found: set[str] = set()
+
+    def walk(recipe: Any) -> None:
+        if isinstance(recipe, list):
+            for part in recipe:
+                walk(part)
+        elif isinstance(recipe, dict):
+            if isinstance(recipe.get("kind"), str):
+                found.add(recipe["kind"])
+            for part in recipe.values():
+                walk(part)
+
+    walk(question.values.get("recipe"))
+    return found
+
+
+def agrees(question: Message, agreed: frozenset[str]) -> str | None:
+    """What a question is about that its site has not agreed to; None if it has to all of it."""
+    strange = sorted(asked_for(question) - agreed)
+    return strange[0] if strange else None
+
+
+def written_down(data: bytes, way: str) -> str:
+    """A line of a site's own log: which message came or went, and its form; never a value."""
+    message = decode(data)
+    line = {
+        "time": time.time(), "way": way, "kind": message.kind, "round": message.round, "bytes": len(data),
+        "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())},
+    }  # fmt: skip
+    return json.dumps(line) + "\n"
+
+
+def _what(question: Message) -> str:
+    if question.kind == "statistic":
+        return f"statistic {question.values['recipe']['kind']}"
+    return {"setup": "ready", "train": "increment", "update": "report", "step": "report", "direction": "slopes"}.get(
+        question.kind, question.kind
+    )

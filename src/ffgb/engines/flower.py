@@ -22,8 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from ffgb.engines import Engine
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.sites import Resident, Schema, Site, hello, met
-from ffgb.wire import shown
+from ffgb.sites import Resident, Schema, Site, agrees, hello, met, written_down
+from ffgb.wire import Message as OurMessage
+from ffgb.wire import decode, encode, shown
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -261,13 +262,33 @@ def _answer(message: Message, context: Context) -> Any:
     if resident is None or token != known.get("token"):
         resident = Resident(site, Schema.from_json(kept["schema"].decode()), int(said["seed"]))
         resident.restore(kept)
-    answers = resident.answer(data["message"], [int(i) for i in said["clients"]])
+    clients = [int(i) for i in said["clients"]]
+    answers = _with_consent(data["message"], clients, resident, context.node_config)
     token = message.metadata.message_id
     _residents[place] = token, resident
     state = pack({"schema": kept["schema"], **resident.snapshot()}, {"token": token})
     for name in ("said", "data"):
         context.state[name] = state[name]
     return pack({str(i): a for i, a in answers.items()}, {})
+
+
+def _with_consent(
+    data: bytes, clients: Sequence[int], resident: Resident, config: Mapping[str, Any]
+) -> dict[int, bytes]:
+    """The answers, if the site has agreed to such questions; and a line in its own log for all that comes and goes."""
+    question, strange = decode(data), None
+    if "agreed" in config:
+        strange = agrees(question, frozenset(str(config["agreed"]).split()))
+    if strange is None:
+        answers = resident.answer(data, clients)
+    else:
+        text = f"this site has not agreed to {strange}; its owner sees what is asked for with: ffgb client --dry-run"
+        answers = {i: encode(OurMessage("error", question.round, i, {"text": text})) for i in clients}
+    if "log" in config:
+        lines = [written_down(data, "in"), *(written_down(a, "out") for i, a in answers.items() if i == resident.i)]
+        with Path(str(config["log"])).open("a") as file:
+            file.writelines(lines)
+    return answers
 
 
 def server_app() -> Any:
@@ -299,13 +320,15 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}
         config = Config.from_json(Run.open(out).config) if resume else Config(**values)
         engine = FlowerEngine(grid, nodes, schema, config.seed, float(job["deadline"]))
+        total: list[int] = []
         _note(job, f"training with {', '.join(schema.names)}")
         train(
             *(config, out),
             resume=resume,
             elsewhere=Elsewhere(engine, schema, int(job["minimum"])),
             on_setup=lambda what, done, clients: _note(job, f"set up: {what}, {done} of {clients} sites"),
-            on_round=lambda line: _note(job, f"round {line['round']} of {config.rounds}"),
+            on_start=lambda config, dataset: total.append(config.exchanges),
+            on_round=lambda line: _note(job, f"round {line['round']} of {total[0]}"),
         )
     except FFGBError as error:
         trouble.write_text(str(error))
