@@ -427,9 +427,10 @@ class Server:
     def _leave_out(self, i: int, error: FFGBError) -> None:
         """Go on without a client's answer; or do not, if everyone must answer."""
         who = self.names[i] if i < self.N else "the test set"
-        if self.minimum is None or i >= self.N:
+        if self.minimum is None:
             raise type(error)(f"{who} {error}") from error
-        log.warning("%s is left out of this round: it %s", who, error)
+        if i < self.N:  # a part of the test set that is missing is a part of a measurement
+            log.warning("%s is left out of this round: it %s", who, error)
 
     def _ask(self, state: State, message: Message, clients: Sequence[int], tries: int = 1) -> dict[int, Message]:
         """Each client's answer.  A client that lost its state (its worker died, the run was resumed) is restored first.
@@ -502,7 +503,7 @@ class Server:
         mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights) if S else None
         metrics: dict[str, Any] = {"round": state.t, "train_loss": mean}
         classification = state.job.loss.classification
-        for name, part in (("train", S), ("test", self.tests)):
+        for name, part in (("train", S), ("test", [i for i in self.tests if i in reports])):
             if points := sum(reports[i].values["points"] for i in part):
                 score = sum(reports[i].values["score"] for i in part) / points
                 metrics[f"{name}_accuracy" if classification else f"{name}_rmse"] = (

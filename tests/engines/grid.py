@@ -25,7 +25,7 @@ class InProcessGrid(Grid):
         self.sent = 0
         self.bytes = 0
         self.pending: dict[str, Message] = {}
-        self.fault: Callable[[int, Message], Message | None] = lambda node, reply: reply
+        self.fault: Callable[[Message, Message], Message | None] = lambda question, reply: reply
 
     def set_run(self, run: Any) -> None:
         pass
@@ -59,7 +59,7 @@ class InProcessGrid(Grid):
             if self.forgetful:
                 flower._residents.clear()
             node = message.metadata.dst_node_id
-            reply = self.fault(node, self.app(_travelled(message), self.contexts[node]))
+            reply = self.fault(message, self.app(_travelled(message), self.contexts[node]))
             if reply is not None:
                 replies.append(_travelled(reply))
         return replies

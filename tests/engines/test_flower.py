@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 pytest.importorskip("flwr")
 
 from ffgb.config import Config
+from ffgb.data.files import Columns, load_sites
+from ffgb.deploy import rehearse
 from ffgb.engines.flower import FlowerEngine, gather
-from ffgb.sites import Schema
+from ffgb.errors import FFGBError
+from ffgb.sites import Schema, Site
 from ffgb.training import Elsewhere, Result, train
 from tests.engines.grid import InProcessGrid
 
@@ -39,10 +44,12 @@ def grid_of(files: list[Path], **more: Any) -> InProcessGrid:
     return InProcessGrid({100 + i: {"data": str(path), "target": "kind"} for i, path in enumerate(files)}, **more)
 
 
-def over_flower(grid: InProcessGrid, config: Config, out: Path | None = None, **more: Any) -> Result:
+def over_flower(
+    grid: InProcessGrid, config: Config, out: Path | None = None, deadline: float = 5.0, **more: Any
+) -> Result:
     found = gather(grid, len(SITES), 5.0)
     schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
-    engine = FlowerEngine(grid, {name: node for name, (node, _) in found.items()}, schema, config.seed, 5.0)
+    engine = FlowerEngine(grid, {name: node for name, (node, _) in found.items()}, schema, config.seed, deadline)
     return train(config, out, elsewhere=Elsewhere(engine, schema, 1), **more)
 
 
@@ -73,3 +80,157 @@ def test_the_model_is_that_of_one_machine_to_the_bit(job: str, files: list[Path]
     assert there.metrics[-1]["bytes_up"] == here.metrics[-1]["bytes_up"]
     kept = over_flower(grid_of(files, forgetful=False), Config(data="sites", **JOBS[job]))
     assert kept.model.to_bytes() == here.model.to_bytes()
+
+
+LINEAR = Config(data="sites", learner="linear", geometry="local", rounds=6, local_steps=1, schedule="constant")
+
+
+def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
+    files: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = grid_of(files)
+    rounds: list[int] = []
+
+    def meanwhile(line: dict[str, Any]) -> None:
+        rounds.append(line["participants"])
+        if len(rounds) == 2:
+            grid.contexts[777] = grid.contexts.pop(101)  # north has died ...
+            north.append(grid.contexts.pop(777))
+        if len(rounds) == 4:  # ... and is started again: another number, and nothing remembered
+            north[0].state.clear()
+            grid.contexts[202] = north[0]
+
+    north: list[Any] = []
+    with caplog.at_level("WARNING", "ffgb"):
+        there = over_flower(grid, LINEAR, deadline=0.5, on_round=meanwhile)
+    assert rounds == [3, 3, 2, 2, 3, 3]
+    assert "site north did not answer within 0.5 s" in caplog.text
+    assert "site north is back" in caplog.text
+    assert there.finished
+
+    # The same as where north was simply not reached in those rounds.
+    absent = grid_of(files)
+    seen: list[int] = []
+
+    def away(line: dict[str, Any]) -> None:
+        seen.append(line["participants"])
+        if len(seen) == 2:
+            hidden.append(absent.contexts.pop(101))
+        if len(seen) == 4:
+            absent.contexts[101] = hidden[0]
+
+    hidden: list[Any] = []
+    other = over_flower(absent, LINEAR, deadline=0.5, on_round=away)
+    assert seen[:4] == rounds[:4]
+    if seen == rounds:  # the same node may be found again a round later
+        assert other.model.to_bytes() == there.model.to_bytes()
+
+
+def test_the_server_may_die_and_go_on(files: list[Path], tmp_path: Path) -> None:
+    whole = over_flower(grid_of(files), LINEAR, tmp_path / "whole")
+    lines: list[Any] = []
+    over_flower(grid_of(files), LINEAR, tmp_path / "cut", on_round=lines.append, should_stop=lambda: len(lines) == 3)
+    # another server, other nodes, whose state is gone
+    rest = over_flower(grid_of(files), LINEAR, tmp_path / "cut", resume=True)
+    assert rest.model.to_bytes() == whole.model.to_bytes()
+    assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_answers_that_are_late_double_or_garbage_change_nothing(
+    files: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    from flwr.app import Error, Message, RecordDict
+
+    grid, plain = grid_of(files), over_flower(grid_of(files), LINEAR)
+    count = [0]
+
+    def fault(question: Message, reply: Message) -> Message:
+        count[0] += question.metadata.dst_node_id == 101
+        if question.metadata.dst_node_id == 101 and count[0] in (8, 10):
+            wrong = RecordDict() if count[0] == 8 else Error(7, "\x1b[1mno")
+            return Message(wrong, reply_to=question)
+        return reply
+
+    grid.fault = fault
+    with caplog.at_level("WARNING", "ffgb"):
+        result = over_flower(grid, LINEAR)
+    assert result.finished
+    assert "site north sent what is refused: a Flower message is not one of ours" in caplog.text
+    assert "site north failed: ?[1mno" in caplog.text
+    assert [line["participants"] for line in result.metrics] != [line["participants"] for line in plain.metrics]
+
+
+def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], tmp_path: Path) -> None:
+    log = tmp_path / "messages.jsonl"
+    grid = grid_of(files)
+    grid.contexts[101].node_config |= {"log": str(log)}
+    over_flower(grid, Config(data="sites", rounds=2))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["way"] for line in lines} == {"in", "out"}
+    sent = [line for line in lines if line["way"] == "out"]
+    assert sum("gram" in line["arrays"] for line in sent) == 1
+    assert sum(line["kind"] == "answer" for line in sent) == 2
+    assert all(set(line) == {"time", "way", "kind", "round", "bytes", "arrays"} for line in lines)
+
+    site = Site("north", files[1], "kind")
+    kinds = rehearse(site, {"data": ["sites"]}, "kind", None).kinds
+    assert "GramOf" in kinds
+    careful = grid_of(files)
+    careful.contexts[101].node_config |= {"agreed": " ".join(kinds - {"GramOf"})}
+    with pytest.raises(FFGBError, match="north did not answer a question that everyone must"):
+        over_flower(careful, Config(data="sites", rounds=2))
+    willing = grid_of(files)
+    willing.contexts[101].node_config |= {"agreed": " ".join(kinds)}
+    assert over_flower(willing, Config(data="sites", rounds=2)).finished
+
+
+def test_sites_that_do_not_fit_are_named(files: list[Path], tmp_path: Path) -> None:
+    files[2].write_text(files[2].read_text().replace("p,q,r,s,kind", "p,q,r,z,kind"))
+    found = gather(grid_of(files), 3, 5.0)
+    with pytest.raises(FFGBError, match="the columns of west are not those of east: it lacks 's' and has also 'z'"):
+        Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
+    with pytest.raises(FFGBError, match=r"only 3 of 4 sites came within 0\.1 s \(east, north, west\)"):
+        gather(grid_of(files), 4, 0.1)
+
+
+def test_numbers_to_predict_are_not_told(tmp_path: Path) -> None:
+    """What a site says about its file has classes in it, and no targets."""
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"{i},{i * 1.5 + 0.25}\n" for i in range(30)))
+    said = Site("a", path, "y").describe()
+    assert (said.kind, said.classes, said.rows, said.test_rows) == ("numbers", (), 24, 6)
+    path.write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(30)))
+    assert Site("a", path, "y").describe().classes == ()  # 30 different whole numbers are no classes
+    path.write_text("x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(30)))
+    assert Site("a", path, "y").describe().classes == (0.0, 1.0, 2.0)
+    for bad in ({"rows": -1}, {"kind": "rows"}, {"columns": (1,)}, {"shape": ()}, {"classes": ("a",)}):
+        values = dataclasses.asdict(Site("a", path, "y").describe()) | bad
+        with pytest.raises(FFGBError, match="a site's"):
+            Columns(**values).check()
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_what_sites_agree_on_is_what_one_machine_reads(regression: bool, tmp_path: Path) -> None:
+    paths = []
+    for i in range(3):
+        rng = np.random.default_rng(i)
+        y = rng.standard_normal(30) if regression else rng.integers(i, i + 3, 30)
+        rows = [f"{a:.3f},{b:.3f},{t}" for (a, b), t in zip(rng.standard_normal((30, 2)), y, strict=True)]
+        paths.append(tmp_path / f"{'cab'[i]}.csv")
+        paths[-1].write_text("\n".join(["u,v,y", *rows]) + "\n")
+    schema = Schema.of({path.stem: Site(path.stem, path, "y").describe() for path in paths}, "y")
+    dataset = load_sites(sorted(paths), "y")
+    assert schema.names == ("a", "b", "c")
+    assert (schema.columns, schema.classes, schema.task) == (dataset.columns, dataset.classes, dataset.task)
+    assert sum(schema.rows) == len(dataset.x)
+    empty = schema.dataset()
+    assert (empty.x.shape, empty.x_test.shape, empty.outputs) == (
+        dataset.x.shape,
+        dataset.x_test.shape,
+        dataset.outputs,
+    )
+    assert Schema.from_json(schema.to_json()) == schema
+    with pytest.raises(FFGBError, match="agreed on cannot be read"):
+        Schema.from_json("{}")
