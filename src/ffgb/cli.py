@@ -962,12 +962,20 @@ def _new_directory(config: Any) -> Path:
 
 @contextmanager
 def _goes_on(out: Path) -> Iterator[None]:
-    """Work that is kept part by part."""
+    """Work that is kept part by part: Ctrl-C or a supervisor's SIGTERM ends it, also where a shell had it ignored."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except KeyboardInterrupt:
         print(f"ffgb: stopped; the same command goes on from what is in {out}", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
