@@ -108,14 +108,7 @@ def residual(scale: str, recall: Recall) -> dict[str, Any]:
     for label, on in (("with the residual", True), ("without it", False)):
         config = _figure2(scale) | {"local_steps": 10, "rounds": RESIDUAL_ROUNDS, "residual": on}
         curves.append(curves_of(recall, label, f"figure2-10-{on}", config, UNITS["mlp"], MNIST[scale]["seeds"]))
-    panels = [{"title": f"s = 0.1, K = 10, η₀ = 10: {which}", "curves": curves, "y": y} for which, y in SIDES.items()]
-    return {
-        "data": "mnist",
-        "settings": dict(MNIST[scale]),
-        "unit": UNITS["mlp"],
-        "how": _how(MNIST[scale]),
-        "panels": panels,
-    }
+    return _both_sides(scale, curves, "s = 0.1, K = 10, η₀ = 10")
 
 
 def local_steps(scale: str, recall: Recall) -> dict[str, Any]:
@@ -129,17 +122,15 @@ def local_steps(scale: str, recall: Recall) -> dict[str, Any]:
     for curve in curves:
         for columns in curve["seeds"]:
             columns.update({name: values[:LOCAL_ROUNDS] for name, values in columns.items()})
-    panels = [{"title": f"s = 0.1, η₀ = 10: {which}", "curves": curves, "y": y} for which, y in SIDES.items()]
-    return {
-        "data": "mnist",
-        "settings": dict(MNIST[scale]),
-        "unit": UNITS["mlp"],
-        "how": _how(MNIST[scale]),
-        "panels": panels,
-    }
+    return _both_sides(scale, curves, "s = 0.1, η₀ = 10")
 
 
-SIDES = {"training": "train_accuracy", "test": "test_accuracy"}
+def _both_sides(scale: str, curves: list[dict[str, Any]], title: str) -> dict[str, Any]:
+    """Accuracy in training, which the paper shows, and at the test points."""
+    sides = {"training": "train_accuracy", "test": "test_accuracy"}
+    panels = [{"title": f"{title}: {which}", "curves": curves, "y": y} for which, y in sides.items()]
+    chosen = MNIST[scale]
+    return {"data": "mnist", "settings": dict(chosen), "unit": UNITS["mlp"], "how": _how(chosen), "panels": panels}
 
 
 def _how(scale: Scale) -> str:
