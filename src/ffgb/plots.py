@@ -104,7 +104,8 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
             if len(values) > 1:
                 axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=f"C{j}", alpha=0.2, lw=0)
             if printed and kind == "models":
-                axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0)
+                theirs = "counted as in the authors' code" if j == 0 else None
+                axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0, label=theirs)
         everything = 100 * np.concatenate([np.ravel(s[y]) for curve in panel["curves"] for s in curve["seeds"]])
         axis.set_ylim(max(0.0, np.quantile(everything, 0.1) - 8.0), everything.max() + 1.5)
         if max(s[kind][-1] for curve in panel["curves"] for s in curve["seeds"]) > 50:
