@@ -23,7 +23,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.STUDIES, "mnist", Study("mlp", {0.1: 2}, 5, 0.02))
     monkeypatch.setattr(figures, "SPLITS", {0.1: 10.0})
     monkeypatch.setattr(figures, "BUDGET", 3 * 2 * figures.CLIENTS)
-    monkeypatch.setattr(figures, "TUNING", 1)
+    monkeypatch.setattr(figures, "TUNING", {"FFGB": 1, "FedAvg": 1})
 
 
 def test_a_figure_runs_every_method_on_one_split(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,16 +19,15 @@ from ffgb.tuning import FACTORS, tune
 def test_successive_halving(algorithm: str) -> None:
     config = Config(data="wine", clients=3, algorithm=algorithm, learner="mlp", oracle_steps=20)
     found = tune(config, 2, workers=0)
-    by_rung: dict[int, dict[float, float]] = {}
+    by_rung: dict[int, dict[float, tuple[float, float]]] = {}
     for score in found.scores:
-        by_rung.setdefault(score["rounds"], {})[score["step_size"]] = (
-            math.inf if score["loss"] is None else score["loss"]
-        )
+        bad = (math.inf, math.inf) if score["loss"] is None else (-score["score"], score["loss"])
+        by_rung.setdefault(score["rounds"], {})[score["step_size"]] = bad
     rungs = list(by_rung.values())
     assert list(by_rung) == [2 * 2**j for j in range(len(by_rung))]
     assert len(rungs[0]) == len(FACTORS) == 9
     for before, after in pairwise(rungs):
-        alive = sorted((loss, step) for step, loss in before.items() if loss < math.inf)
+        alive = sorted((bad, step) for step, bad in before.items() if bad[1] < math.inf)
         assert {step for _, step in alive[: -(-len(before) // 2)]} == set(after)  # the better half goes on
     assert found.step_size == min(rungs[-1], key=lambda step: rungs[-1][step])
     again = tune(config, 2, workers=0)

@@ -465,7 +465,9 @@ def tune(
     if as_json:
         print(json.dumps(dataclasses.asdict(found), allow_nan=False))
         return
-    shown = [{**s, "loss": "diverged" if s["loss"] is None else f"{s['loss']:.4f}"} for s in found.scores]
+    shown = [
+        {**s, **{k: "diverged" if s[k] is None else f"{s[k]:.4f}" for k in ("score", "loss")}} for s in found.scores
+    ]
     _print_rows(shown)
     print(f"best: --step-size {found.step_size:g}, after {found.rounds} rounds of training in all")
     if found.edge:

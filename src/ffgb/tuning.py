@@ -1,8 +1,8 @@
-"""Step sizes by one rule for every method: successive halving, by the loss on rows that clients set aside.
+"""Step sizes by one rule for every method: successive halving, by the score on rows that clients set aside.
 
 Nine step sizes, each twice the one before, around the method's default.  All train for some rounds; the worse half is
-dropped, the others go on for as many rounds again as they have had, until one is left.  Clients report sums of the
-loss over a share of their own rows that they did not train on.  Jamieson & Talwalkar, "Non-stochastic best arm
+dropped, the others go on for as many rounds again as they have had, until one is left.  Clients report sums of score
+and loss over a share of their own rows that they did not train on.  Jamieson & Talwalkar, "Non-stochastic best arm
 identification and hyperparameter optimization", AISTATS 2016.
 """
 
@@ -76,27 +76,38 @@ def tune(
         phases = next(iter(racing.values())).job.algorithm.phases
         until = rounds
         while True:
-            results: dict[float, float] = {}
+            results: dict[float, tuple[float, float]] = {}
             for step, state in racing.items():
                 server.take_up(state)
-                score = math.inf
+                results[step] = math.inf, math.inf
                 try:
                     for after, line in server.rounds(state, until * phases):
-                        racing[step], score, total = after, line["test_loss"], total + 1
+                        racing[step], results[step], total = after, _badness(line), total + 1
                 except DivergedError:
-                    score = math.inf
-                results[step] = score
-                scores.append({"step_size": step, "rounds": until, "loss": score if math.isfinite(score) else None})
+                    results[step] = math.inf, math.inf
+                bad, value = results[step]
+                ended = not math.isfinite(value)
+                said = {"score": None if ended else abs(bad), "loss": None if ended else value}
+                scores.append({"step_size": step, "rounds": until, **said})
                 on_score(scores[-1])
-            if not any(math.isfinite(score) for score in results.values()):
+            if not any(math.isfinite(value) for _, value in results.values()):
                 raise FFGBError(
                     "every step size that was tried diverged; give a much smaller --step-size to start from"
                 )
             ranked = sorted(results, key=lambda step: (results[step], step))
-            racing = {step: racing[step] for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step])}
+            racing = {step: racing[step] for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step][1])}
             if len(racing) == 1:
                 break
             until *= 2
     (best,) = racing
     steps = [config.step_size * factor for factor in FACTORS]
     return Tuned(best, tuple(scores), total, best in (steps[0], steps[-1]))
+
+
+def _badness(line: dict[str, Any]) -> tuple[float, float]:
+    """What is to be small: the score that results are told in, and the loss where that is the same.
+
+    By the loss alone FFGB on MNIST with 56 clients takes steps eight times the paper's, and ends three points below it.
+    """
+    accuracy = line.get("test_accuracy")
+    return (float(line["test_rmse"]) if accuracy is None else -float(accuracy)), float(line["test_loss"])
