@@ -19,7 +19,7 @@ import pytest
 
 from ffgb import cli
 
-FFGB = [sys.executable, "-m", "ffgb.cli"]
+FFGB = [sys.executable, "-m", "ffgb"]
 QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine"]
 
 

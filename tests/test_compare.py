@@ -96,7 +96,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    command = [sys.executable, "-m", "ffgb.cli", "compare", "ffgb", "fedavg", "--data", "wine", "--clients", "3"]
+    command = [sys.executable, "-m", "ffgb", "compare", "ffgb", "fedavg", "--data", "wine", "--clients", "3"]
     options = ["--budget", "rounds=2", "--seeds", "1", "--no-tune", "--out", str(tmp_path / "c")]
     result = subprocess.run([*command, *options], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -26,7 +26,7 @@ from ffgb.errors import FFGBError
 from ffgb.runs import Run
 from ffgb.training import train
 
-FFGB = [sys.executable, "-m", "ffgb.cli"]
+FFGB = [sys.executable, "-m", "ffgb"]
 NAMES = ("east", "north", "west")
 CONFIG = 'learner = "linear"\ngeometry = "local"\nrounds = 3\nschedule = "constant"\n'
 

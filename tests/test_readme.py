@@ -40,7 +40,7 @@ def test_the_readme_shows_its_commands() -> None:
 @pytest.mark.parametrize("command", [c for c in commands() if not c.startswith("make")])
 def test_a_command_of_the_readme_works(command: str, workplace: Path) -> None:
     assert command.startswith("ffgb ")
-    words = [sys.executable, "-m", "ffgb.cli", *command.split()[1:]]
+    words = [sys.executable, "-m", "ffgb", *command.split()[1:]]
     result = subprocess.run(words, cwd=workplace, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout

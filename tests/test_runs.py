@@ -92,7 +92,7 @@ def test_a_run_of_convolutional_nets_on_image_files_goes_on_to_the_same_bits(tmp
 def test_kill_minus_nine_loses_at_most_the_round_in_progress(learner: str, workers: str, tmp_path: Path) -> None:
     """A real process, killed again and again at arbitrary moments, then resumed to the end."""
     options = ["--data", "digits", "--clients", "6", "--rounds", "8", "--learner", learner, "--workers", workers]
-    command = [sys.executable, "-m", "ffgb.cli", "train", "--json"]
+    command = [sys.executable, "-m", "ffgb", "train", "--json"]
     subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
     broken, kills = tmp_path / "broken", 0
     while not (broken / "summary.json").exists():

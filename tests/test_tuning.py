@@ -50,7 +50,7 @@ def test_what_has_no_step_size_is_refused() -> None:
 
 
 def test_the_command_prints_the_best() -> None:
-    command = [sys.executable, "-m", "ffgb.cli", "tune", "--data", "wine", "--clients", "3", "--rounds", "1"]
+    command = [sys.executable, "-m", "ffgb", "tune", "--data", "wine", "--clients", "3", "--rounds", "1"]
     result = subprocess.run([*command, "--json"], capture_output=True, text=True)
     found = json.loads(result.stdout)
     plain = subprocess.run(command, capture_output=True, text=True)

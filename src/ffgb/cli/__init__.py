@@ -1,0 +1,57 @@
+"""The command line.  Everything it does is a library call; here are only options, display and exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from ffgb._version import __version__
+from ffgb.cli.common import INTERRUPTED, app
+from ffgb.errors import FFGBError
+
+# isort: off
+# their commands, in the order of the help
+import ffgb.cli.train
+import ffgb.cli.models
+import ffgb.cli.studies
+import ffgb.cli.sites
+import ffgb.cli.data  # noqa: F401
+# isort: on
+
+
+def main() -> None:
+    """The entry point: a user's mistake becomes one sentence and exit code 2."""
+    logging.basicConfig(format="ffgb: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        app()
+    except FFGBError as error:
+        print(f"ffgb: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except MemoryError:
+        print("ffgb: not enough memory; choose a smaller learner or fewer workers", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output went away
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        print(f"ffgb: {error.filename or 'a file'}: {error.strerror or error}; choose another place", file=sys.stderr)
+        sys.exit(2)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ffgb {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None: ...

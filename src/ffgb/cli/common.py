@@ -1,0 +1,189 @@
+"""What the commands have in common: the app itself, how they are stopped, and how they show things."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+
+from ffgb.errors import FFGBError
+
+app = typer.Typer(
+    help="Federated functional gradient boosting: sites train one function together, and no row leaves a site.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+INTERRUPTED = 130
+JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+def number(text: str, name: str, what: str) -> int | float:
+    """5 is a number of clients or points, 0.5 and 1.0 are shares."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise FFGBError(f"{name} {text!r} is neither a number of {what} such as 5 nor a share such as 0.5")
+
+
+def trust(learner: str | None) -> None:
+    """The user names code of their own that a model needs: only then is it imported."""
+    if learner is not None:
+        from ffgb.trust import allow
+
+        allow(learner)
+
+
+@contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Work that is kept part by part: Ctrl-C or a supervisor's SIGTERM ends it, also where a shell had it ignored."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"ffgb: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[list[int]]:
+    """The first Ctrl-C asks for a stop after this round; the second stops at once."""
+    seen: list[int] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+        print("\nffgb: stopping after this round; Ctrl-C again stops at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Display:
+    """Progress on a terminal: round, accuracy, γ, models exchanged, time left.  Nothing where there is no terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.console = Console()
+        self.on = self.console.is_terminal and not quiet
+        self.progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.on,
+        )
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Display:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def start(self, config: Any, dataset: Any) -> None:
+        if not self.on:
+            return
+        what = f"{len(dataset.classes)} classes" if dataset.classes else "regression"
+        self.console.print(
+            f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {config.clients} clients "
+            f"({config.split} split), learner {config.learner}, {config.geometry} geometry, "
+            f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}",
+            highlight=False,
+        )
+        self.task = self.progress.add_task("train", total=config.exchanges, text="set up")
+
+    def setup(self, what: str, done: int, clients: int) -> None:
+        if self.task is not None:
+            self.progress.update(self.task, text=f"set up: {what}, {done} of {clients} clients")
+
+    def round(self, metrics: dict[str, Any]) -> None:
+        if self.task is None:
+            return
+        models = metrics["models_up"] + metrics["models_down"]
+        gamma = "" if metrics["gamma_median"] is None else f"  γ {metrics['gamma_median']:.2f}"
+        text = f"{score_of(metrics)}{gamma}  {models:,.0f} models"
+        self.progress.update(self.task, completed=metrics["round"], text=text)
+
+
+def score_of(metrics: dict[str, Any]) -> str:
+    for name in ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse"):
+        if name in metrics:
+            return f"{name.replace('_', ' ')} {metrics[name]:.4f}"
+    return ""
+
+
+def print_summary(summary: dict[str, Any], out: Path | None) -> None:
+    console = Console()
+    plain: dict[str, Any] = {"highlight": False, "soft_wrap": not console.is_terminal}
+    if "models_up" in summary:
+        console.print(
+            f"[bold]{score_of(summary)}[/bold] after {summary['rounds']} round{'s' * (summary['rounds'] != 1)} with "
+            f"{summary['clients']} clients; "
+            f"{summary['communication_models']:,.1f} models exchanged a client "
+            f"({in_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
+            **plain,
+        )
+    console.print(f"run directory: {out}", **plain)
+
+
+def print_change(found: dict[str, Any], output: Path) -> None:
+    """A model before and after, and what that cost."""
+    print_rows([{"model": name, **found[name]} for name in ("before", "after")])
+    faster = f"predicts {found['speedup']:,.0f} times as fast; " if found["speedup"] > 1.5 else ""
+    traffic = f"{found['models']:,.1f} models ({in_bytes(found['bytes'])}) exchanged a client"
+    print(f"{faster}{traffic if found['bytes'] else 'nothing was exchanged'}; {output}")
+
+
+def in_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(*(Column(name, overflow="fold") for name in rows[0]), box=None, pad_edge=False)
+    shown = {int: "{:,}", float: "{:.4f}", str: "{}"}
+    for row in rows:
+        table.add_row(*[shown[type(value)].format(value) for value in row.values()])
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)

@@ -1,0 +1,125 @@
+"""What is done with a model that was trained: `ffgb evaluate`, `predict`, `distill`, `reweight`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ffgb.cli.common import (
+    JSON,
+    app,
+    print_change,
+    print_rows,
+    score_of,
+    trust,
+)
+
+MODULE = Annotated[
+    str | None,
+    typer.Option(
+        "--learner", help="package.module:factory, if the run has such a learner: its code is imported and run here."
+    ),
+]
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="Score the model on these files instead of the run's test rows.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The files' target column, if the run has none.")] = None,
+    learner: MODULE = None,
+    as_json: JSON = False,
+) -> None:
+    """Score a run's model on its test rows, or on files of your own."""
+    from ffgb import scoring
+    from ffgb.runs import Run
+
+    trust(learner)
+    scores = scoring.evaluate(Run.open(run), data or (), target)
+    if as_json:
+        print(json.dumps(scores, allow_nan=False))
+    else:
+        print_rows([{"part": name, **values} for name, values in scores.items()])
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the training columns, or NPZ with an array x.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
+    ] = None,
+    learner: MODULE = None,
+) -> None:
+    """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
+    from ffgb import scoring
+    from ffgb.model import Model
+
+    trust(learner)
+    text = scoring.predict(Model.load(run), file).to_csv(index=False)
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text)
+        print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
+
+
+@app.command()
+def distill(
+    run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
+    by: Annotated[
+        str, typer.Option(help="server: at points it has; clients: by FedAvg, at theirs, when it has none.")
+    ] = "server",
+    data: Annotated[
+        list[str] | None, typer.Option(help="The server's points, files without labels.", show_default="the run's own")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 10_000,
+    rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 300,
+    step_size: Annotated[float, typer.Option(help="Its step size (clients).")] = 0.3,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """One learner in place of an ensemble, by its values at points without labels."""
+    from ffgb.ensembles import distill_run
+    from ffgb.runs import Run
+
+    output = output or run / "distilled.safetensors"
+    with Console(stderr=True).status("distilling"):
+        found = distill_run(*(Run.open(run), output, by, data or ()), steps=steps, rounds=rounds, step_size=step_size)
+    print(json.dumps(found, allow_nan=False)) if as_json else print_change(found, output)
+
+
+@app.command()
+def reweight(
+    run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
+    rounds: Annotated[int, typer.Option(help="Rounds of mirror descent.", min=1)] = 50,
+    step_size: Annotated[float, typer.Option(help="Its step size.")] = 0.03,
+    sampled: Annotated[float, typer.Option(help="The share of the learners that a round looks at.")] = 1.0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="reweighted.safetensors in the run")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
+    from ffgb.ensembles import reweight_run
+    from ffgb.runs import Run
+
+    output = output or run / "reweighted.safetensors"
+    with Console(stderr=True).status("reweighting") as status:
+        found = reweight_run(
+            *(Run.open(run), output),
+            rounds=rounds,
+            step_size=step_size,
+            sampled=sampled,
+            on_round=lambda line: status.update(f"round {line['round']} of {rounds}: {score_of(line)}"),
+        )
+    print(json.dumps(found, allow_nan=False)) if as_json else print_change(found, output)
