@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,15 @@ pytest.importorskip("flwr")
 
 from sklearn.datasets import load_digits
 
-from ffgb.config import Config
+from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.deploy import make_keys
 from ffgb.errors import FFGBError
+from ffgb.model import Model
 from ffgb.runs import Run
-from ffgb.training import train
+from ffgb.server import Server
+from ffgb.training import make_holdings, make_parts, train
+from ffgb.wire import Message
+from tests.engines.faults import Faulty
 
 FFGB = [sys.executable, "-m", "ffgb"]
 NAMES = ("east", "north", "west")
@@ -43,6 +48,11 @@ def sites(tmp_path: Path) -> Path:
         np.savetxt(tmp_path / f"{name}.csv", table, "%d", ",", header=header, comments="")
     (tmp_path / "run.toml").write_text(CONFIG)
     return tmp_path
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:
@@ -68,10 +78,30 @@ def started(folder: Path, log: str, *arguments: Any) -> Iterator[subprocess.Pope
                 process.wait()
 
 
-def client(folder: Path, port: int, name: str, *more: Any) -> Any:
+def client(folder: Path, port: int, name: str, *more: Any, log: str = "") -> Any:
     security = ("--tls", "keys", "--key", f"keys/sites/{name}")
     arguments = ("--server", f"127.0.0.1:{port}", "--data", f"{name}.csv", "--target", "digit", "--config", "run.toml")
-    return started(folder, f"{name}.log", "client", *arguments, *(more or security), "--yes")
+    return started(folder, log or f"{name}.log", "client", *arguments, *(more or security), "--yes")
+
+
+def until(done: Callable[[], bool], seconds: float, what: str) -> None:
+    limit = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < limit, what
+        time.sleep(0.1)
+
+
+def under(process: subprocess.Popen[bytes], program: str) -> int:
+    """The process of this name that was started, by whomever, under another."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    table = [line.split(None, 2) for line in found.splitlines()]
+    below, new = {process.pid}, {process.pid}
+    while new:
+        new = {int(pid) for pid, parent, _ in table if int(parent) in below} - below
+        below |= new
+    # the guard has the program's name among its arguments, too
+    (pid,) = (int(p) for p, _, a in table if int(p) in below and program in a and "guard.py" not in a)
+    return pid
 
 
 def test_three_sites_over_tls_train_the_model_of_one_machine(sites: Path) -> None:
@@ -84,17 +114,16 @@ def test_three_sites_over_tls_train_the_model_of_one_machine(sites: Path) -> Non
         started(sites, "server.log", "server", *options, "--minimum", 3, "--deadline", 120, "--out", "run") as server,
         client(sites, port, "east"),
         client(sites, port, "north"),
-        client(sites, port, "west", "--tls", "keys", "--key", "others/sites/west", "--name", "impostor"),
-        started(sites, "real.log", "client", "--server", f"127.0.0.1:{port}", "--data", "west.csv", "--target", "digit",
-                "--config", "run.toml", "--tls", "keys", "--key", "keys/sites/west", "--yes"),
-    ):  # fmt: skip
+        client(sites, port, "west", "--tls", "keys", "--key", "others/sites/west", log="impostor.log"),
+        client(sites, port, "west"),
+    ):
         code = server.wait(timeout=230)
     seconds = time.monotonic() - began
     text = (sites / "server.log").read_text()
     assert code == 0, text
     assert seconds < 240
     assert "round 3 of 3" in text
-    assert "the node ended" in (sites / "west.log").read_text()  # the impostor never came in
+    assert "the node ended" in (sites / "impostor.log").read_text()  # it never came in
     files = tuple(str(sites / f"{name}.csv") for name in NAMES)
     here = Config(data=files, target="digit", learner="linear", geometry="local", rounds=3, schedule="constant")
     train(here, sites / "here", workers=0)
@@ -102,6 +131,55 @@ def test_three_sites_over_tls_train_the_model_of_one_machine(sites: Path) -> Non
     assert Run.open(sites / "run").summary["participants"] == 3
     left = subprocess.run(["pgrep", "-f", f"127.0.0.1:{port}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
+
+
+def test_a_node_and_the_server_are_killed_and_the_run_is_that_of_those_who_took_part(sites: Path) -> None:
+    """kill -9 of a SuperNode in the middle of a round, and later of the server, with real processes."""
+    (sites / "run.toml").write_text(CONFIG.replace("rounds = 3", "rounds = 6"))
+    port, run = free_port(), sites / "run"
+    common = ("--config", "run.toml", "--target", "digit", "--insecure", "--port", port, "--out", "run")
+    options = ("--clients", 3, "--minimum", 2, "--deadline", 20, *common)
+
+    def lines() -> list[dict[str, Any]]:
+        file = run / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    with (
+        client(sites, port, "east", "--insecure"),
+        client(sites, port, "north", "--insecure") as north,
+        client(sites, port, "west", "--insecure"),
+    ):
+        with started(sites, "first.log", "server", *options) as server:
+            until(lambda: len(lines()) >= 1, 120, "no round was finished")
+            os.kill(under(north, "flower-supernode"), signal.SIGKILL)
+            until(lambda: any(line["participants"] == 2 for line in lines()), 90, "no one was missed")
+            until(lambda: len(lines()) >= 3 and lines()[-1]["participants"] == 3, 120, "north did not come back")
+            acknowledged = lines()
+            server.kill()
+        until(lambda: not listens(port), 30, "the server's SuperLink outlived it")
+        with started(sites, "second.log", "server", *options) as server:
+            assert server.wait(timeout=200) == 0, (sites / "second.log").read_text()
+    assert "the node ended" in (sites / "north.log").read_text()
+    present = [line["participants"] for line in lines()]
+    assert len(present) == 6
+    assert lines()[: len(acknowledged)] == acknowledged  # nothing that was written down is lost
+
+    files = tuple(str(sites / f"{name}.csv") for name in NAMES)
+    config = Config(data=files, target="digit", learner="linear", geometry="local", rounds=6, schedule="constant")
+    dataset = load_data(config)
+    config = config.resolved(dataset)
+    holdings, settings = make_holdings(config, dataset, make_parts(config, dataset))
+
+    def absent(question: Message, i: int, answer: bytes) -> bytes | None:
+        return None if question.kind == "train" and i == 1 and present[question.round] == 2 else answer
+
+    loss = make_loss(config, dataset)
+    server_here = Server(Faulty(holdings, absent), **settings, minimum=2)
+    state = server_here.start(make_algorithm(config), make_learner(config, dataset), loss)
+    for after, _ in server_here.rounds(state, 6):
+        state = after
+    (here,), (there,) = state.result.tensors().values(), Model.load(run).f.tensors().values()
+    np.testing.assert_array_equal(here.astype(np.float32), there)  # as models are stored
 
 
 def test_keys_are_made_once_and_private(tmp_path: Path) -> None:

@@ -10,21 +10,24 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any, final
 
 from ffgb.config import Config
-from ffgb.engines.flower import ENVIRONMENT
+from ffgb.engines.node import ENVIRONMENT, receive, send
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.sites import Rehearsal, Resident, Schema, Site
+from ffgb.guard import __file__ as guard_file
+from ffgb.sites import Attendant, Rehearsal, Schema, Site
 from ffgb.training import Elsewhere, train
 
 CA, CERTIFICATE, KEY, SITES = "ca.crt", "server.pem", "server.key", "sites"
@@ -48,18 +51,16 @@ fab-format-version = 1
 flwr-version-target = "1.41.0"
 
 [tool.flwr.app.components]
-serverapp = "ffgb_app:server"
-clientapp = "ffgb_app:client"
+serverapp = "ffgb_app.server:app"
+clientapp = "ffgb_app.client:app"
 
 [tool.flwr.app.config]
 job = ""
 """,
     "LICENSE": "Apache-2.0\n",
-    "ffgb_app/__init__.py": """from ffgb.engines.flower import client_app, server_app
-
-client = client_app()
-server = server_app()
-""",
+    "ffgb_app/__init__.py": "",
+    "ffgb_app/client.py": "from ffgb.engines.node import client_app\n\napp = client_app()\n",
+    "ffgb_app/server.py": "from ffgb.engines.flower import server_app\n\napp = server_app()\n",
 }
 """The bundle that Flower hands to all: it holds no code, but the names of ours."""
 
@@ -91,6 +92,7 @@ def serve(
     target: str | None,
     task: str | None,
     say: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Run a server until its training is over; an FFGBError says what went wrong."""
     with tempfile.TemporaryDirectory(prefix="ffgb-server-") as folder, contextlib.ExitStack() as held:
@@ -99,13 +101,13 @@ def serve(
         say(f"listening on {service.host}:{service.port}")
         _write_app(home / "app")
         _write_connection(service, home)
-        for key in sorted((service.tls / SITES).glob("*.pub")) if service.tls else ():
-            _flwr(home, "supernode", "register", str(key), "ffgb")
-        progress, trouble = home / "progress", home / "trouble"
+        keys = None if service.tls is None else _register(home, service.tls / SITES)
+        progress, trouble, warnings = (home / name for name in ("progress", "trouble", "warnings"))
         job = {
             "clients": service.clients, "minimum": service.minimum, "deadline": service.deadline,
             "patience": service.patience, "target": target, "task": task, "out": str(out.absolute()),
-            "progress": str(progress), "trouble": str(trouble), "config": dict(config),
+            "progress": str(progress), "trouble": str(trouble), "warnings": str(warnings),
+            "config": dict(config), "keys": keys,
         }  # fmt: skip
         (home / "job.toml").write_text(f"job = {json.dumps(json.dumps(job))}\n")
         command = [
@@ -117,16 +119,20 @@ def serve(
             "--run-config",
             str(home / "job.toml"),
         ]
-        log = held.enter_context((home / "run.log").open("wb"))
-        process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
-        held.callback(_end, process)
-        said = ""
-        while process.poll() is None:
-            if link.poll() is not None:
-                raise FFGBError(f"Flower's SuperLink ended: {_tail(home / 'superlink.log')}")
+        process = held.enter_context(_guarded(command, home, "run.log"))
+        said, warned = "", 0
+        while True:
+            over = process.poll() is not None
+            for line in warnings.read_text().splitlines()[warned:] if warnings.exists() else ():
+                warn(line)
+                warned += 1
             if progress.exists() and (text := progress.read_text()) != said:
                 said = text
                 say(said)
+            if over:
+                break
+            if link.poll() is not None:
+                raise FFGBError(f"Flower's SuperLink ended: {_tail(home / 'superlink.log')}")
             time.sleep(0.2)
         if trouble.exists():
             raise FFGBError(trouble.read_text())
@@ -136,32 +142,29 @@ def serve(
 
 def attend(
     server: str,
-    node: Mapping[str, str],
+    attendant: Attendant,
     tls: Path | None,
     key: Path | None,
     say: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> None:
     """Be a site until told to stop: a node that ends is started again."""
-    with tempfile.TemporaryDirectory(prefix="ffgb-client-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ffgb-client-") as folder, contextlib.ExitStack() as held:
         home = Path(folder)
+        socket = held.enter_context(at_the_door(attendant, home))
         security = ["--insecure"] if tls is None else ["--root-certificates", str(tls / CA)]
         if key is not None:
             security += ["--auth-supernode-private-key", str(key)]
-        config = " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())
         wait = 1.0
         while not stop():
-            command = [_program("flower-supernode"), *security, "--superlink", server, "--node-config", config]
+            command = [_program("flower-supernode"), *security, "--superlink", server]
+            command += ["--node-config", f"socket={json.dumps(str(socket))}"]
             command += ["--host", "127.0.0.1", "--port", str(_free_port())]
-            with (home / "supernode.log").open("wb") as log:
-                process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
+            with _guarded(command, home, "supernode.log") as process:
                 say(f"connecting to {server}")
-                try:
-                    began = time.monotonic()
-                    while process.poll() is None and not stop():
-                        time.sleep(0.2)
-                finally:
-                    _end(process)
+                began = time.monotonic()
+                while process.poll() is None and not stop():
+                    time.sleep(0.2)
             if stop():
                 return
             why = _tail(home / "supernode.log")
@@ -170,12 +173,43 @@ def attend(
             time.sleep(wait)
 
 
+@contextlib.contextmanager
+def at_the_door(attendant: Attendant, home: Path) -> Iterator[Path]:
+    """Answer what nodes hand in at a socket, one after the other, in a thread of its own."""
+    socket = home / "socket"
+    listener = Listener(str(socket), "AF_UNIX")
+
+    def answer() -> None:
+        while True:
+            try:
+                connection = listener.accept()
+            except OSError:
+                return  # it was closed
+            # a node may die in the middle of a message: the next one comes
+            with connection, contextlib.suppress(OSError, EOFError):
+                asked = receive(connection)
+                try:
+                    answered = attendant.answer(*asked)
+                except FFGBError as error:
+                    answered = {}, {"failed": str(error)}
+                except Exception:  # a defect: the owner sees where, the server that there was one
+                    attendant.say(traceback.format_exc())
+                    answered = {}, {"failed": "an error at the site; its owner sees more"}
+                send(connection, *answered)
+
+    threading.Thread(target=answer, daemon=True).start()
+    try:
+        yield socket
+    finally:
+        listener.close()
+
+
 def rehearse(site: Site, config: Mapping[str, Any], target: str | None, task: str | None) -> Rehearsal:
     """What would leave a site in a training with these settings: it plays one round of it with itself."""
     schema = Schema.of({site.name: site.describe()}, target, task)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items()}
     chosen = Config(**{**values, "rounds": 1, "participation": None})
-    rehearsal = Rehearsal(Resident(site, schema, chosen.seed))
+    rehearsal = Rehearsal(site.move_in(schema, chosen.seed))
     train(chosen, elsewhere=Elsewhere(rehearsal, schema, 1))
     return rehearsal
 
@@ -272,17 +306,13 @@ def _superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]
     command += ["--disable-runtime-dependency-installation"]
     if _listens(service.port):
         raise FFGBError(f"port {service.port} is taken; end what uses it, or choose another --port")
-    with (home / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment(home), stdout=log, stderr=log, process_group=0)
-    try:
+    with _guarded(command, home, "superlink.log") as process:
         until = time.monotonic() + 60.0
         while not _listens(service.port):
             if process.poll() is not None or time.monotonic() > until:
                 raise FFGBError(f"Flower's SuperLink did not start: {_tail(home / 'superlink.log')}")
             time.sleep(0.1)
         yield process
-    finally:
-        _end(process)
 
 
 def _write_app(folder: Path) -> None:
@@ -303,12 +333,17 @@ def _write_connection(service: Service, home: Path) -> None:
     (home / "config.toml").write_text(text)
 
 
-def _flwr(home: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        [_program("flwr"), *arguments], env=environment(home), capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise FFGBError(f"flwr {' '.join(arguments[:2])} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+def _register(home: Path, folder: Path) -> dict[int, str]:
+    """Let the sites of these keys in: by the number of its node, the name of each key."""
+    found = {}
+    for key in sorted(folder.glob("*.pub")):
+        command = [_program("flwr"), "supernode", "register", str(key), "ffgb", "--format", "json"]
+        done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False)
+        try:
+            found[int(json.loads(done.stdout)["node-id"])] = key.stem
+        except (ValueError, KeyError, TypeError) as error:
+            raise FFGBError(f"{key} could not be registered: {(done.stderr or done.stdout).strip()[-500:]}") from error
+    return found
 
 
 def _program(name: str) -> str:
@@ -330,18 +365,20 @@ def _free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and all it started."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(timeout=5.0)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it started may live on
+@contextlib.contextmanager
+def _guarded(command: Sequence[str], home: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program under way.  It ends here, or with this process, even if that is killed (guard.py)."""
+    guard = [sys.executable, "-P", guard_file, *command]
+    with (home / log).open("wb") as file:
+        process = subprocess.Popen(
+            guard, env=environment(home), stdin=subprocess.PIPE, stdout=file, stderr=file, process_group=0
+        )
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def _tail(path: Path) -> str:

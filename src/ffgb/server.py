@@ -64,12 +64,14 @@ class Costs:
         )
 
     def down(self, message: Message, clients: int, *, known: Iterable[Message] = ()) -> Costs:
-        """One message to several clients; what a client sent itself, it need not be sent back."""
-        own = list(known)
+        """One message to several clients.
+
+        Of what a client sent itself the parameters are not counted, as in the paper; the bytes are, for they do travel.
+        """
         return replace(
             self,
-            parameters_down=self.parameters_down + message.parameters * clients - sum(m.parameters for m in own),
-            bytes_down=self.bytes_down + len(encode(message)) * clients - sum(m.payload for m in own),
+            parameters_down=self.parameters_down + message.parameters * clients - sum(m.parameters for m in known),
+            bytes_down=self.bytes_down + len(encode(message)) * clients,
         )
 
     def since(self, before: Costs) -> Costs:

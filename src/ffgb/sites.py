@@ -6,10 +6,11 @@ here is the same for every network; `engines/flower.py` moves it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,8 +21,8 @@ from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, load_sites, settle
 from ffgb.engines import Engine
 from ffgb.engines.host import Host
+from ffgb.engines.local import Holding
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
 from ffgb.wire import Message, decode, encode
 
 
@@ -49,6 +50,20 @@ class Site:
             classes=schema.classes or None,
             columns=schema.columns or None,
         )
+
+    def move_in(self, schema: Schema, seed: int) -> Resident:
+        """Its clients: one that trains and, if rows are held out, one that only reports."""
+        i, dataset = schema.names.index(self.name), self.load(schema, seed)
+        if len(dataset.x) != schema.rows[i]:
+            raise FFGBError(
+                f"{self.path} has {len(dataset.x)} training rows now and had {schema.rows[i]} when training began"
+            )
+        clients = {i: Holding(dataset.x, dataset.y)}
+        if len(dataset.x_test):
+            # those that only report come after all that train, for sites that have one
+            before = sum(1 for rows in schema.test_rows[:i] if rows)
+            clients[len(schema.names) + before] = Holding(dataset.x_test, dataset.y_test)
+        return Resident(clients)
 
 
 @final
@@ -106,29 +121,12 @@ class Schema:
 
 @final
 class Resident:
-    """A site's clients, wherever they live, and how they come back after the process that held them has ended."""
+    """Clients at one place, and how they come back after the process that held them has ended."""
 
-    def __init__(self, site: Site, schema: Schema, seed: int) -> None:
-        self.site, self.schema = site, schema
-        self.i = schema.names.index(site.name)
+    def __init__(self, clients: Mapping[int, Holding]) -> None:
         self.host = Host()
-        dataset = site.load(schema, seed)
-        if len(dataset.x) != schema.rows[self.i]:
-            raise FFGBError(
-                f"{site.path} has {len(dataset.x)} training rows now and had {schema.rows[self.i]} when training began"
-            )
-        self._move_in(self.i, dataset.x, dataset.y)
-        if len(dataset.x_test):
-            self._move_in(self.test, dataset.x_test, dataset.y_test)
-
-    @property
-    def test(self) -> int:
-        """The number of the client that only reports: they come after all that train, for sites that have one."""
-        before = sum(1 for rows in self.schema.test_rows[: self.i] if rows)
-        return len(self.schema.names) + before
-
-    def _move_in(self, i: int, x: Array, y: Array) -> None:
-        list(self.host.answers(encode(Message("host", client=i, tensors={"x": x, "y": y})), [i]))
+        for i, holding in clients.items():
+            list(self.host.answers(holding.message(i), [i]))
 
     def answer(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         """Its clients' answers, of those among these."""
@@ -206,16 +204,71 @@ class Rehearsal(Engine):
         self.kinds |= asked_for(question)
         with threadpool_limits(limits=1):
             answers = self.resident.answer(data, clients)
-        for i in clients:
-            if i == self.resident.i and i in answers:
-                answer = decode(answers[i])
-                arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
-                sent = Sent(_what(question), arrays, len(answers[i]))
-                (self.once if question.kind in ("statistic", "setup") else self.each).append(sent)
+        for i, data in answers.items():
+            answer = decode(data)
+            arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
+            sent = Sent(_what(question) + (", rows held out" if i else ""), arrays, len(data))
+            (self.once if question.kind in ("statistic", "setup") else self.each).append(sent)
         return answers
 
     def close(self, *, at_once: bool = False) -> None:
         pass
+
+
+@final
+class Attendant:
+    """A site that answers a server: it holds the site's clients, its owner's consent, and its log.
+
+    Clients live as long as a run: what they know of another would be wrong in this one.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        agreed: frozenset[str] | None = None,
+        log: Path | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Without a list of what was agreed to, everything is answered; `say` is told of every message."""
+        self.site, self.agreed, self.log, self.say = site, agreed, log, say
+        self.run: Any = None
+        self.schema = b""
+        self.resident: Resident | None = None
+
+    def answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """What to say to a message of a server's: who this is, what it lacks to answer, or its clients' answers."""
+        if said.get("hello"):
+            self.say("the server asks who is here")
+            return {"hello": hello(self.site)}, {}
+        if said["run"] != self.run:
+            self.run, self.resident = said["run"], None
+        self.schema = data.get("schema", self.schema)
+        if hashlib.sha256(self.schema).hexdigest() != said["schema"]:
+            return {}, {"needs": "schema"}
+        if self.resident is None:
+            self.resident = self.site.move_in(Schema.from_json(self.schema.decode()), int(said["seed"]))
+        question, clients = data["message"], [int(i) for i in said["clients"]]
+        if (strange := self._strange(decode(question))) is None:
+            with threadpool_limits(limits=1):
+                answers = self.resident.answer(question, clients)
+        else:
+            text = f"this site has not agreed to {strange}; its owner sees what is asked for: ffgb client --dry-run"
+            refusal = Message("error", decode(question).round, values={"text": text})
+            answers = {i: encode(replace(refusal, client=i)) for i in clients}
+        self._write_down(question, answers.values())
+        return {str(i): answer for i, answer in answers.items()}, {}
+
+    def _strange(self, question: Message) -> str | None:
+        return None if self.agreed is None else agrees(question, self.agreed)
+
+    def _write_down(self, question: bytes, answers: Iterable[bytes]) -> None:
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.writelines([written_down(question, "in"), *(written_down(a, "out") for a in answers)])
+        asked = decode(question)
+        training = asked.kind == "train"  # of round t it is asked when t rounds are over
+        when = f"round {asked.round + training}" if asked.round or training else "set up"
+        self.say(f"{when}: {_what(asked)}, {sum(map(len, answers)):,} bytes sent")
 
 
 def asked_for(question: Message) -> set[str]:
@@ -246,7 +299,8 @@ def written_down(data: bytes, way: str) -> str:
     """A line of a site's own log: which message came or went, and its form; never a value."""
     message = decode(data)
     line = {
-        "time": time.time(), "way": way, "kind": message.kind, "round": message.round, "bytes": len(data),
+        "time": time.time(), "way": way, "kind": message.kind, "round": message.round, "client": message.client,
+        "bytes": len(data),
         "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())},
     }  # fmt: skip
     return json.dumps(line) + "\n"

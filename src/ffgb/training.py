@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -73,6 +74,7 @@ def train(
     *,
     resume: bool = False,
     workers: int | None = None,
+    engine: str = "local",
     elsewhere: Elsewhere | None = None,
     on_start: Callable[[Config, Dataset], None] = lambda config, dataset: None,
     on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
@@ -81,6 +83,7 @@ def train(
 ) -> Result:
     """Train; with `out`, write a run directory, or continue the one that is there.
 
+    The engine is "local", or "flower": its simulation, under Ray.  `elsewhere` are real sites.
     `on_setup` is told what clients are asked for before the first round, `on_round` is given each round's metrics, and
     then `should_stop` is asked.
     """
@@ -104,16 +107,16 @@ def train(
         if elsewhere is not None:
             if config.validation:
                 raise FFGBError("--validation is for training on one machine; give --ridge and --rounds")
-            engine, options = elsewhere.engine, elsewhere.options(config)
+            moves, options = elsewhere.engine, elsewhere.options(config)
         else:
             parts = make_parts(config, dataset)
             if config.validation and run is None:
                 config, costs, _ = choose(config, dataset, parts, workers, setting_up)
             holdings, options = make_holdings(config, dataset, parts)
-            engine = held.enter_context(local_engine(holdings, workers, config.code))
+            moves = held.enter_context(_engine(engine, config, holdings, workers))
         algorithm, loss = make_algorithm(config), make_loss(config, dataset)
         learner = make_learner(config, dataset)
-        server = Server(engine, **options, on_setup=setting_up)
+        server = Server(moves, **options, on_setup=setting_up)
         saved = run.load() if run is not None else None
         if saved is not None:
             state, metrics, before = saved
@@ -157,6 +160,18 @@ def train(
             run.write_model(data)
             run.write_json("summary.json", summary)
     return Result(run, Model.from_bytes(data), metrics, summary, finished)
+
+
+def _engine(
+    name: str, config: Config, holdings: Sequence[Holding], workers: int | None
+) -> AbstractContextManager[Engine]:
+    if name == "local":
+        return local_engine(holdings, workers, config.code)
+    if name != "flower":
+        raise FFGBError(f"--engine is local or flower, not {name!r}")
+    from ffgb.engines.flower import simulation
+
+    return simulation(json.dumps(config.to_json()), len(holdings), workers)
 
 
 def _rounds(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:

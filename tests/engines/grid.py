@@ -6,24 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-
-from ffgb.engines import flower
 
 
 class InProcessGrid(Grid):
     """Nodes by number, each with its configuration; what is pushed is answered when it is pulled."""
 
-    def __init__(self, nodes: Mapping[int, Mapping[str, Any]], forgetful: bool = True) -> None:
+    def __init__(self, app: ClientApp, nodes: Mapping[int, Mapping[str, Any]]) -> None:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-        self.app = flower.client_app()
+        self.app = app
         self.contexts = {node: Context(1, node, dict(config), RecordDict(), {}) for node, config in nodes.items()}
-        self.forgetful = forgetful
-        """Every message in a process of its own, as Flower does it."""
+        self.before: Callable[[], None] = lambda: None
+        """What happens before each message is answered."""
         self.sent = 0
-        self.bytes = 0
         self.pending: dict[str, Message] = {}
         self.fault: Callable[[Message, Message], Message | None] = lambda question, reply: reply
 
@@ -56,8 +54,7 @@ class InProcessGrid(Grid):
             message = self.pending.pop(name, None)
             if message is None or message.metadata.dst_node_id not in self.contexts:
                 continue
-            if self.forgetful:
-                flower._residents.clear()
+            self.before()
             node = message.metadata.dst_node_id
             reply = self.fault(message, self.app(_travelled(message), self.contexts[node]))
             if reply is not None:

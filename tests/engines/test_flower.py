@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from ffgb.config import Config
+from ffgb.config import Config, load_data
 from ffgb.data.files import Columns, load_sites
-from ffgb.deploy import rehearse
+from ffgb.deploy import at_the_door, rehearse
+from ffgb.engines import flower
 from ffgb.engines.flower import FlowerEngine, gather
+from ffgb.engines.node import client_app as node_app
 from ffgb.errors import FFGBError
-from ffgb.sites import Schema, Site
+from ffgb.sites import Attendant, Schema, Site
 from ffgb.training import Elsewhere, Result, train
 from tests.engines.grid import InProcessGrid
 
@@ -40,8 +45,30 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def grid_of(files: list[Path], **more: Any) -> InProcessGrid:
-    return InProcessGrid({100 + i: {"data": str(path), "target": "kind"} for i, path in enumerate(files)}, **more)
+@final
+class Sites:
+    """A grid of three real sites: what `ffgb client` holds behind its socket, and what Flower runs in front of it."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.held = ExitStack()
+        self.attendants = {100 + i: Attendant(Site(path.stem, path, "kind")) for i, path in enumerate(files)}
+        nodes = {}
+        for node, attendant in self.attendants.items():
+            home = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
+            nodes[node] = {"socket": str(self.held.enter_context(at_the_door(attendant, home)))}
+        self.grid = InProcessGrid(node_app(), nodes)
+
+    def forget(self, node: int) -> None:
+        """As if its `ffgb client` had been started anew."""
+        attendant = self.attendants[node]
+        attendant.run, attendant.schema, attendant.resident = None, b"", None
+
+
+@pytest.fixture
+def sites(files: list[Path]) -> Iterator[Sites]:
+    made = Sites(files)
+    with made.held:
+        yield made
 
 
 def over_flower(
@@ -49,7 +76,8 @@ def over_flower(
 ) -> Result:
     found = gather(grid, len(SITES), 5.0)
     schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
-    engine = FlowerEngine(grid, {name: node for name, (node, _) in found.items()}, schema, config.seed, deadline)
+    nodes = {name: node for name, (node, _) in found.items()}
+    engine = FlowerEngine.of_sites(grid, nodes, schema, config.seed, deadline)
     return train(config, out, elsewhere=Elsewhere(engine, schema, 1), **more)
 
 
@@ -73,22 +101,40 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("job", JOBS)
 def test_the_model_is_that_of_one_machine_to_the_bit(job: str, files: list[Path]) -> None:
-    here = train(Config(data=tuple(map(str, files)), target="kind", **JOBS[job]), workers=0)
-    there = over_flower(grid_of(files), Config(data="sites", **JOBS[job]))
+    config = Config(data=tuple(map(str, files)), target="kind", **JOBS[job])
+    here = train(config, workers=0)
+    with (sites := Sites(files)).held:
+        there = over_flower(sites.grid, Config(data="sites", **JOBS[job]))
     assert there.model.to_bytes() == here.model.to_bytes()
     assert there.metrics[-1]["test_accuracy"] == here.metrics[-1]["test_accuracy"]
     assert there.metrics[-1]["bytes_up"] == here.metrics[-1]["bytes_up"]
-    kept = over_flower(grid_of(files, forgetful=False), Config(data="sites", **JOBS[job]))
-    assert kept.model.to_bytes() == here.model.to_bytes()
+    with (sites := Sites(files)).held:  # a site's `ffgb client` is started anew, and has forgotten everything
+
+        def restart(line: dict[str, Any]) -> None:
+            sites.forget(101)
+
+        again = over_flower(sites.grid, Config(data="sites", **JOBS[job]), on_round=restart)
+    assert again.model.to_bytes() == here.model.to_bytes()
+    # Flower's simulation: the same clients at nodes that any process may be asked for
+    resolved = json.dumps(config.resolved(load_data(config)).to_json())
+    clients = len(SITES) + 1  # and the test rows
+    for forgetful in (True, False):
+        grid = InProcessGrid(flower.client_app(resolved), {7 + i: {"partition-id": i} for i in range(clients)})
+        grid.before = flower._residents.clear if forgetful else grid.before
+        engine = FlowerEngine(grid, {str(i): 7 + i for i in range(clients)}, {i: str(i) for i in range(clients)}, 60.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flower, "simulation", lambda *_, engine=engine: nullcontext(engine))
+            simulated = train(config, engine="flower")
+        assert simulated.model.to_bytes() == here.model.to_bytes()
 
 
 LINEAR = Config(data="sites", learner="linear", geometry="local", rounds=6, local_steps=1, schedule="constant")
 
 
 def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
-    files: list[Path], caplog: pytest.LogCaptureFixture
+    files: list[Path], sites: Sites, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = grid_of(files)
+    grid = sites.grid
     rounds: list[int] = []
 
     def meanwhile(line: dict[str, Any]) -> None:
@@ -97,7 +143,7 @@ def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
             grid.contexts[777] = grid.contexts.pop(101)  # north has died ...
             north.append(grid.contexts.pop(777))
         if len(rounds) == 4:  # ... and is started again: another number, and nothing remembered
-            north[0].state.clear()
+            sites.forget(101)
             grid.contexts[202] = north[0]
 
     north: list[Any] = []
@@ -109,7 +155,7 @@ def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
     assert there.finished
 
     # The same as where north was simply not reached in those rounds.
-    absent = grid_of(files)
+    absent = (others := Sites(files)).grid
     seen: list[int] = []
 
     def away(line: dict[str, Any]) -> None:
@@ -120,18 +166,21 @@ def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
             absent.contexts[101] = hidden[0]
 
     hidden: list[Any] = []
-    other = over_flower(absent, LINEAR, deadline=0.5, on_round=away)
+    with others.held:
+        other = over_flower(absent, LINEAR, deadline=0.5, on_round=away)
     assert seen[:4] == rounds[:4]
     if seen == rounds:  # the same node may be found again a round later
         assert other.model.to_bytes() == there.model.to_bytes()
 
 
 def test_the_server_may_die_and_go_on(files: list[Path], tmp_path: Path) -> None:
-    whole = over_flower(grid_of(files), LINEAR, tmp_path / "whole")
     lines: list[Any] = []
-    over_flower(grid_of(files), LINEAR, tmp_path / "cut", on_round=lines.append, should_stop=lambda: len(lines) == 3)
+    with (sites := Sites(files)).held:
+        whole = over_flower(sites.grid, LINEAR, tmp_path / "whole")
+        over_flower(sites.grid, LINEAR, tmp_path / "cut", on_round=lines.append, should_stop=lambda: len(lines) == 3)
     # another server, other nodes, whose state is gone
-    rest = over_flower(grid_of(files), LINEAR, tmp_path / "cut", resume=True)
+    with (sites := Sites(files)).held:
+        rest = over_flower(sites.grid, LINEAR, tmp_path / "cut", resume=True)
     assert rest.model.to_bytes() == whole.model.to_bytes()
     assert (tmp_path / "cut" / "model.safetensors").read_bytes() == (
         tmp_path / "whole" / "model.safetensors"
@@ -139,12 +188,13 @@ def test_the_server_may_die_and_go_on(files: list[Path], tmp_path: Path) -> None
 
 
 def test_answers_that_are_late_double_or_garbage_change_nothing(
-    files: list[Path], caplog: pytest.LogCaptureFixture
+    files: list[Path], sites: Sites, caplog: pytest.LogCaptureFixture
 ) -> None:
     from flwr.app import Error, Message, RecordDict
 
-    grid, plain = grid_of(files), over_flower(grid_of(files), LINEAR)
-    count = [0]
+    with (others := Sites(files)).held:
+        plain = over_flower(others.grid, LINEAR)
+    grid, count = sites.grid, [0]
 
     def fault(question: Message, reply: Message) -> Message:
         count[0] += question.metadata.dst_node_id == 101
@@ -158,41 +208,38 @@ def test_answers_that_are_late_double_or_garbage_change_nothing(
         result = over_flower(grid, LINEAR)
     assert result.finished
     assert "site north sent what is refused: a Flower message is not one of ours" in caplog.text
-    assert "site north failed: ?[1mno" in caplog.text
+    assert "site north failed, and is left out until it answers again: ?[1mno" in caplog.text
     assert [line["participants"] for line in result.metrics] != [line["participants"] for line in plain.metrics]
 
 
-def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], tmp_path: Path) -> None:
+def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], sites: Sites, tmp_path: Path) -> None:
     log = tmp_path / "messages.jsonl"
-    grid = grid_of(files)
-    grid.contexts[101].node_config |= {"log": str(log)}
-    over_flower(grid, Config(data="sites", rounds=2))
+    sites.attendants[101].log = log
+    over_flower(sites.grid, Config(data="sites", rounds=2))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["way"] for line in lines} == {"in", "out"}
     sent = [line for line in lines if line["way"] == "out"]
     assert sum("gram" in line["arrays"] for line in sent) == 1
     assert sum(line["kind"] == "answer" for line in sent) == 2
-    assert all(set(line) == {"time", "way", "kind", "round", "bytes", "arrays"} for line in lines)
+    assert all(set(line) == {"time", "way", "kind", "round", "client", "bytes", "arrays"} for line in lines)
 
     site = Site("north", files[1], "kind")
     kinds = rehearse(site, {"data": ["sites"]}, "kind", None).kinds
     assert "GramOf" in kinds
-    careful = grid_of(files)
-    careful.contexts[101].node_config |= {"agreed": " ".join(kinds - {"GramOf"})}
+    sites.attendants[101].agreed = frozenset(kinds - {"GramOf"})
     with pytest.raises(FFGBError, match="north did not answer a question that everyone must"):
-        over_flower(careful, Config(data="sites", rounds=2))
-    willing = grid_of(files)
-    willing.contexts[101].node_config |= {"agreed": " ".join(kinds)}
-    assert over_flower(willing, Config(data="sites", rounds=2)).finished
+        over_flower(sites.grid, Config(data="sites", rounds=2))
+    sites.attendants[101].agreed = frozenset(kinds)
+    assert over_flower(sites.grid, Config(data="sites", rounds=2)).finished
 
 
-def test_sites_that_do_not_fit_are_named(files: list[Path], tmp_path: Path) -> None:
+def test_sites_that_do_not_fit_are_named(files: list[Path], sites: Sites) -> None:
     files[2].write_text(files[2].read_text().replace("p,q,r,s,kind", "p,q,r,z,kind"))
-    found = gather(grid_of(files), 3, 5.0)
+    found = gather(sites.grid, 3, 5.0)
     with pytest.raises(FFGBError, match="the columns of west are not those of east: it lacks 's' and has also 'z'"):
         Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
     with pytest.raises(FFGBError, match=r"only 3 of 4 sites came within 0\.1 s \(east, north, west\)"):
-        gather(grid_of(files), 4, 0.1)
+        gather(sites.grid, 4, 0.1)
 
 
 def test_numbers_to_predict_are_not_told(tmp_path: Path) -> None:

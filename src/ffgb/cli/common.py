@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,29 @@ def number(text: str, name: str, what: str) -> int | float:
         except ValueError:
             continue
     raise FFGBError(f"{name} {text!r} is neither a number of {what} such as 5 nor a share such as 0.5")
+
+
+def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
+    """Options of `ffgb train` in a TOML file, by their names."""
+    import tomllib
+
+    from ffgb.config import Config
+
+    if file is None:
+        return {}
+    try:
+        found = tomllib.loads(file.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
+    values = {k.replace("-", "_"): tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    known = {field.name for field in dataclasses.fields(Config)} - set(but)
+    if strange := sorted(values.keys() - known):
+        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: ffgb train --help")
+    try:
+        Config(**{"data": "sites", **values})  # type: ignore[arg-type]
+    except TypeError as error:
+        raise FFGBError(f"{file} has a value of the wrong kind: {error}") from error
+    return values
 
 
 def trust(learner: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from ffgb.cli.common import (
     goes_on,
     print_rows,
     print_summary,
+    settings_of,
 )
 from ffgb.errors import FFGBError
 
@@ -56,10 +56,15 @@ def server(
     _tls_or_not(tls, insecure)
     if not (out / "config.json").exists():
         Run.must_be_free(out)
-    settings = _settings(config)
+    settings, target, task = _settings(config, target, task)
     service = Service(clients, minimum or clients, host, port, tls, deadline, patience)
-    with goes_on(out), Console(stderr=True).status("starting") as status:
-        run_server(*(service, settings, out, target, task), lambda text: _tell(status, text))
+    console = Console(stderr=True)
+    with goes_on(out), console.status("starting") as status:
+
+        def warn(text: str) -> None:
+            console.print(f"ffgb: {text}", highlight=False, markup=False, soft_wrap=True)
+
+        run_server(*(service, settings, out, target, task), lambda text: _tell(status, text), warn)
     summary = Run.open(out).summary
     print(json.dumps(summary, allow_nan=False)) if as_json else print_summary(summary, out)
 
@@ -73,7 +78,7 @@ def client(
         str | None, typer.Option(help="classification or regression.", show_default="by the target")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What others call this site.", show_default="the file's name")
+        str | None, typer.Option(help="What others call this site.", show_default="its key's name, or the file's")
     ] = None,
     tls: Annotated[Path | None, typer.Option(help="The folder with the server's ca.crt.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="This site's own key.", show_default=False)] = None,
@@ -93,7 +98,7 @@ def client(
     First it shows what will be sent, and asks.  What was not agreed to is not answered.
     """
     from ffgb.deploy import attend, rehearse
-    from ffgb.sites import Site
+    from ffgb.sites import Attendant, Site
 
     if not dry_run:
         _tls_or_not(tls, insecure)
@@ -102,11 +107,14 @@ def client(
     for file in (path for path in (key, tls and tls / "ca.crt") if path is not None):
         if not Path(file).exists():
             raise FFGBError(f"{file} is not there")
-    site = Site(name or data.stem, data.absolute(), target, task)
+    if key is not None and name not in (None, key.stem):
+        raise FFGBError(f"a site with a key bears its name, {key.stem}; leave --name out")
+    settings, target, task = _settings(config, target, task)
+    site = Site(name or (key or data).stem, data.absolute(), target, task)
     said = site.describe()  # what is wrong with the file is said here, to its owner
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
-    rehearsal = rehearse(site, _settings(config), target, task)
+    rehearsal = rehearse(site, settings, target, task)
     _print_sent(rehearsal)
     if dry_run:
         return
@@ -115,15 +123,20 @@ def client(
             raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
         _agreed_before(site.path, server, rehearsal.kinds, remember=True)
     kinds = rehearsal.kinds - ({"GramOf", "SketchOf"} if no_geometry else set())
-    node = {"data": str(site.path), "name": site.name, "agreed": " ".join(sorted(kinds))}
-    more = {"target": target, "task": task, "log": None if log is None else str(log.absolute())}
-    node |= {k: v for k, v in more.items() if v is not None}
+    attendant = Attendant(site, frozenset(kinds), log and log.absolute())
     stopped: list[int] = []
     before = {
         n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
     }
+    console = Console(stderr=True)
     try:
-        attend(server, node, tls, key, lambda text: print(f"ffgb: {text}", file=sys.stderr), lambda: bool(stopped))
+        with console.status("starting") as status:
+
+            def say(text: str) -> None:
+                console.print(f"ffgb: {text}", highlight=False, markup=False, soft_wrap=True)
+
+            attendant.say = status.update if console.is_terminal else say
+            attend(*(server, attendant, tls, key), say, lambda: bool(stopped))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -169,6 +182,13 @@ def _agreed_before(data: Path, server: str, kinds: set[str], *, remember: bool =
     return what in known
 
 
+def _settings(file: Path | None, target: str | None, task: str | None) -> tuple[dict[str, Any], str | None, str | None]:
+    """The training's options in a file, and what is predicted, which may also be there."""
+    values = settings_of(file, but=("data", "clients", "split"))
+    target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
+    return {**values, "data": ["sites"]}, target, task
+
+
 def _tls_or_not(tls: Path | None, insecure: bool) -> None:
     if (tls is None) != insecure:
         raise FFGBError("give --tls DIR (make one with: ffgb tls init DIR), or --insecure to try it on one machine")
@@ -179,26 +199,3 @@ def _tell(status: Any, text: str) -> None:
     status.update(text)
     if not sys.stderr.isatty():
         print(f"ffgb: {text}", file=sys.stderr, flush=True)
-
-
-def _settings(file: Path | None) -> dict[str, Any]:
-    """The options of train in a TOML file, by their names."""
-    import tomllib
-
-    from ffgb.config import Config
-
-    values: dict[str, Any] = {}
-    if file is not None:
-        try:
-            values = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
-    values = {name.replace("-", "_"): value for name, value in values.items()}
-    known = {field.name for field in dataclasses.fields(Config)} - {"data", "target", "task", "clients", "split"}
-    if strange := sorted(values.keys() - known):
-        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: ffgb train --help")
-    try:
-        Config(data="sites", **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # type: ignore[arg-type]
-    except TypeError as error:
-        raise FFGBError(f"{file} has a value of the wrong kind: {error}") from error
-    return {"data": ["sites"], **values}

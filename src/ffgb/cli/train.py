@@ -18,6 +18,7 @@ from ffgb.cli.common import (
     interruptible,
     number,
     print_summary,
+    settings_of,
 )
 from ffgb.errors import FFGBError
 
@@ -195,6 +196,18 @@ def train(
     workers: Annotated[
         int | None, _option(RUN, "Worker processes; 0: none, all in this one.", "one a core", min=0)
     ] = None,
+    engine: Annotated[
+        str, _option(RUN, "local: this machine's cores; flower: Flower's simulation, for clusters under Ray.")
+    ] = "local",
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="A TOML file with these options; what is given here comes first.",
+            rich_help_panel=RUN,
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print the summary as one JSON object, and nothing else.", rich_help_panel=RUN),
@@ -215,6 +228,7 @@ def train(
     ):
         if name in given:
             given[name] = read(given[name])
+    given = settings_of(settings_file) | given
     if resume:
         if out is None:
             raise FFGBError("--resume needs the run directory to continue: add --out DIR")
@@ -230,6 +244,7 @@ def train(
                 *(config, out),
                 resume=resume,
                 workers=workers,
+                engine=engine,
                 on_start=display.start,
                 on_setup=display.setup,
                 on_round=display.round,

@@ -1,30 +1,35 @@
-"""Flower as the engine: the same messages between real sites.  This is the only file that uses flwr.
+"""Flower as the engine: the same messages between real sites, or in Flower's simulation under Ray.
 
-A node holds one site (sites.py).  The server asks it by a Flower message that carries one of ours and the numbers of
-the clients it is for; the answers come back in one.  Flower starts a new process for every message, so what clients
-know is kept in the node's own `Context.state`, and if that is lost too, they say so and are brought up to date.
+A node is a site (sites.py), or in a simulation one client.  The server asks it by a Flower message that carries one of
+ours and the numbers of the clients it is for; the answers come back in one.
 
-Who does not answer before the deadline is left out, and not asked again until it answers a small question of its own
-that waits for it: so that a dead node costs one deadline, not one a round.
+Who does not answer before the deadline, or of whom Flower says that it is gone, is left out, and not asked again until
+it answers a small question of its own that waits for it: so that a dead node costs one deadline, not one a round.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from threadpoolctl import threadpool_limits
 
 from ffgb.engines import Engine
+from ffgb.engines.local import Holding
+from ffgb.engines.node import KIND, flwr, pack, unpack
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.sites import Resident, Schema, Site, agrees, hello, met, written_down
-from ffgb.wire import Message as OurMessage
-from ffgb.wire import decode, encode, shown
+from ffgb.sites import Resident, Schema, met
+from ffgb.wire import shown
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -33,53 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ffgb")
 
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-"""What Flower does unless it is told not to: telemetry, a look for updates, and installing packages at run time."""
-
-KIND = "train.ffgb"
-"""Flower's name for all our messages."""
 POLL = 0.05
-BYTES = "ffgb.bytes"
-"""How our arrays are serialised, to Flower: not at all."""
-
-
-def _flwr() -> Any:
-    try:
-        import flwr.app
-    except ImportError as error:
-        raise missing_extra("flwr", "flower", "training between sites") from error
-    return flwr.app
-
-
-def pack(data: Mapping[str, bytes], said: Mapping[str, Any]) -> Any:
-    """Bytes by name, and a few words, as Flower carries them: an array of bytes is what it is quickest with."""
-    flower = _flwr()
-    arrays = {name: flower.Array(dtype="uint8", shape=(len(b),), stype=BYTES, data=b) for name, b in data.items()}
-    content = flower.RecordDict({"said": flower.ConfigRecord(dict(said))})
-    if arrays:
-        content["data"] = flower.ArrayRecord(arrays)
-    return content
-
-
-def unpack(content: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The inverse; an FFGBError if it is something else."""
-    try:
-        said = dict(content["said"])
-        data = {str(name): array.data for name, array in content["data"].items()} if "data" in content else {}
-    except (KeyError, AttributeError, TypeError) as error:
-        raise FFGBError("a Flower message is not one of ours") from error
-    if not all(isinstance(b, bytes) for b in data.values()):
-        raise FFGBError("a Flower message is not one of ours")
-    return data, said
+WAIT = 600.0
+"""Seconds that a question who is there waits for its node."""
+REST = 10.0
+START = 300.0
+"""Seconds that a simulation has to start."""
+FOREVER = 7 * 24 * 3600.0
+"""The deadline of clients that no one can lose."""
 
 
 # The server's side
@@ -89,15 +55,42 @@ def unpack(content: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
 class FlowerEngine(Engine):
     """Clients at nodes of a Flower grid."""
 
-    def __init__(self, grid: Grid, nodes: Mapping[str, int], schema: Schema, seed: int, deadline: float) -> None:
-        self.grid, self.nodes, self.schema, self.deadline = grid, dict(nodes), schema, deadline
-        self.text = schema.to_json().encode()
+    def __init__(
+        self,
+        grid: Grid,
+        nodes: Mapping[str, int],
+        places: Mapping[int, str],
+        deadline: float,
+        *,
+        schema: Schema | None = None,
+        seed: int = 0,
+        keys: Mapping[int, str] | None = None,
+    ) -> None:
+        """Nodes by the names of their sites, and clients' numbers with the site where each lives.
+
+        Sites need a schema; with `keys` a node is who its key says that it is.
+        """
+        self.grid, self.nodes, self.places, self.deadline = grid, dict(nodes), dict(places), deadline
+        self.keys = keys
+        self.text = b"" if schema is None else schema.to_json().encode()
         self.common = {"schema": hashlib.sha256(self.text).hexdigest(), "seed": seed}
-        self.places = dict(enumerate(schema.names))
+        self.away: set[str] = set()
+        """Sites that missed a deadline, or failed."""
+        self.asked: dict[str, int] = {}
+        """Questions who is there that wait for an answer, and the nodes they went to."""
+
+    @staticmethod
+    def of_sites(
+        grid: Grid,
+        nodes: Mapping[str, int],
+        schema: Schema,
+        seed: int,
+        deadline: float,
+        keys: Mapping[int, str] | None = None,
+    ) -> FlowerEngine:
         with_tests = [name for name, rows in zip(schema.names, schema.test_rows, strict=True) if rows]
-        self.places |= {len(schema.names) + j: name for j, name in enumerate(with_tests)}
-        self.away: dict[str, set[str]] = {}
-        """Sites that missed a deadline, and the questions that wait for each."""
+        places = dict(enumerate([*schema.names, *with_tests]))
+        return FlowerEngine(grid, nodes, places, deadline, schema=schema, seed=seed, keys=keys)
 
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         self._look_for_those_away()
@@ -126,13 +119,14 @@ class FlowerEngine(Engine):
                 time.sleep(POLL)
         for name in waiting.values():
             log.warning("site %s did not answer within %g s; it is left out until it does", name, self.deadline)
-            self.away[name] = set()
+            self.away.add(name)
         return answers
 
     def _read(self, name: str, message: Message) -> tuple[dict[str, bytes], dict[str, Any]]:
         """What a node sent; nothing, and a word in the log, if that is no answer."""
         if message.has_error():
-            log.warning("site %s failed: %s", name, shown(message.error.reason))
+            log.warning("site %s failed, and is left out until it answers again: %s", name, shown(message.error.reason))
+            self.away.add(name)
             return {}, {}
         try:
             return unpack(message.content)
@@ -142,7 +136,7 @@ class FlowerEngine(Engine):
 
     def _push(self, contents: Mapping[str, Any]) -> dict[str, str]:
         """Send to sites; the ids of what was sent, and to whom."""
-        flower = _flwr()
+        flower = flwr()
         messages = [
             flower.Message(content, self.nodes[name], KIND, ttl=self.deadline) for name, content in contents.items()
         ]
@@ -152,148 +146,97 @@ class FlowerEngine(Engine):
         """Sites that answer again are asked again; one that comes back as another node is known by its name."""
         if not self.away:
             return
-        present = set(self.grid.get_node_ids())
-        for node in present - set(self.nodes.values()):
-            for name in meet(self.grid, [node], 2.0):
-                if name in self.away:
-                    log.warning("site %s is back", name)
-                    self.nodes[name] = node
-                    del self.away[name]
-        for name, asked in list(self.away.items()):
-            replies = list(self.grid.pull_messages(asked)) if asked else []
-            if any(not reply.has_error() for reply in replies):
+        for name, node, _ in _who_answered(self.grid, self.asked, self.keys):
+            if name in self.away:
                 log.warning("site %s is back", name)
-                del self.away[name]
-            elif self.nodes[name] in present and len(asked) < 3:
-                asked |= set(self._push({name: pack({}, {"hello": True})}))
+                self.nodes[name] = node
+                self.away.remove(name)
+        known = {node for name, node in self.nodes.items() if name not in self.away}
+        self.asked |= _ask_who(self.grid, set(self.grid.get_node_ids()) - known - set(self.asked.values()), WAIT)
 
     def close(self, *, at_once: bool = False) -> None:
         """Nodes live on: they are not ours."""
 
 
-def meet(grid: Grid, nodes: Iterable[int], limit: float) -> dict[str, tuple[int, Any]]:
-    """Ask nodes who they are: by name, the node and what it says about its file."""
-    flower = _flwr()
-    asked = [flower.Message(pack({}, {"hello": True}), node, KIND, ttl=max(limit, 1.0)) for node in nodes]
-    waiting = dict(zip(grid.push_messages(asked), [m.metadata.dst_node_id for m in asked], strict=True))
-    found: dict[str, tuple[int, Any]] = {}
-    until = time.monotonic() + limit
-    while waiting and time.monotonic() < until:
-        for message in grid.pull_messages(list(waiting)):
-            node = waiting.pop(message.metadata.reply_to_message_id, None)
-            if node is None or message.has_error():
-                continue
-            try:
-                data, _ = unpack(message.content)
-                name, columns = met(data["hello"])
-            except (FFGBError, KeyError) as error:
-                log.warning("a node that says what is refused is left out: %s", shown(error))
-                continue
-            if name in found:
-                log.warning("two nodes say that they are site %s; the second is left out", shown(name))
-                continue
-            found[name] = node, columns
-        time.sleep(POLL)
-    return found
+def _ask_who(grid: Grid, nodes: Iterable[int], wait: float) -> dict[str, int]:
+    """Ask nodes who they are: the questions, and to whom each went."""
+    flower = flwr()
+    messages = [flower.Message(pack({}, {"hello": True}), node, KIND, ttl=wait) for node in nodes]
+    ids = grid.push_messages(messages) if messages else ()
+    return dict(zip(ids, [m.metadata.dst_node_id for m in messages], strict=True))
+
+
+def _replies(grid: Grid, asked: dict[str, int]) -> Iterator[tuple[int, Any]]:
+    """The nodes that have answered, and what; the questions that were, or that no one will answer, are taken away."""
+    for message in grid.pull_messages(list(asked)) if asked else ():
+        node = asked.pop(message.metadata.reply_to_message_id, None)
+        if node is not None and message.has_error():
+            log.warning("a node could not say who it is: %s", shown(message.error.reason))
+        elif node is not None:
+            yield node, message.content
+
+
+def _who_answered(
+    grid: Grid, asked: dict[str, int], keys: Mapping[int, str] | None = None
+) -> Iterator[tuple[str, int, Any]]:
+    """The sites that have answered: name, node, and what each says about its file.
+
+    With keys a site bears the name of the key that its node has shown; another name is refused.
+    """
+    for node, content in _replies(grid, asked):
+        try:
+            data, _ = unpack(content)
+            name, columns = met(data["hello"])
+        except (FFGBError, KeyError) as error:
+            log.warning("a node that says what is refused is left out: %s", shown(error))
+            continue
+        if keys is None or keys.get(node) == name:
+            yield name, node, columns
+        else:
+            whose = shown(keys.get(node, "no one"))
+            log.warning("a node with the key of %s says that it is site %s; it is left out", whose, shown(name))
 
 
 def gather(
-    grid: Grid, count: int, patience: float, say: Callable[[str], None] = lambda text: None
+    grid: Grid,
+    count: int,
+    patience: float,
+    say: Callable[[str], None] = lambda text: None,
+    keys: Mapping[int, str] | None = None,
 ) -> dict[str, tuple[int, Any]]:
     """Wait until so many sites are there."""
     found: dict[str, tuple[int, Any]] = {}
+    asked: dict[str, int] = {}
+    rests: dict[int, float] = {}
+    """When a node may be asked again: it may have been mended."""
     until = time.monotonic() + patience
     while len(found) < count:
-        new = [node for node in grid.get_node_ids() if node not in {n for n, _ in found.values()}]
-        for name, met_now in meet(grid, new, min(60.0, patience)).items() if new else ():
-            found.setdefault(name, met_now)
+        for name, node, columns in _who_answered(grid, asked, keys):
+            if name in found and found[name][0] in set(grid.get_node_ids()):
+                log.warning("two nodes say that they are site %s; the second is left out", shown(name))
+            else:  # if it was there before, it died and came back
+                found[name] = node, columns
+        now, busy = time.monotonic(), {node for node, _ in found.values()} | set(asked.values())
+        new = {node for node in grid.get_node_ids() if node not in busy and rests.get(node, 0.0) <= now}
+        asked |= _ask_who(grid, new, WAIT)
+        rests |= dict.fromkeys(new, now + REST)
         say(f"{len(found)} of {count} sites are here")
         if len(found) < count:
             if time.monotonic() > until:
-                here = ", ".join(sorted(found)) or "none"
+                names = ", ".join(sorted(found)) or "none"
                 raise FFGBError(
-                    f"only {len(found)} of {count} sites came within {patience:g} s ({here}); start the others"
+                    f"only {len(found)} of {count} sites came within {patience:g} s ({names}); start the others"
                 )
-            time.sleep(1.0)
+            time.sleep(POLL)
     return dict(sorted(found.items())[:count])
 
 
-# A node's side
-
-_residents: dict[tuple[int, int], tuple[str, Resident]] = {}
-"""Clients that this process held last: it may be asked again, and then need not read its file anew."""
-
-
-def client_app() -> ClientApp:
-    """The app that every node runs."""
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp()
-
-    @app.train("ffgb")
-    def answer(message: Message, context: Context) -> Message:
-        flower = _flwr()
-        with threadpool_limits(limits=1):
-            content = _answer(message, context)
-        return flower.Message(content, reply_to=message)  # type: ignore[no-any-return]
-
-    return app
-
-
-def site_of(config: Mapping[str, Any]) -> Site:
-    """The site that a node's configuration describes."""
-    path = Path(str(config["data"]))
-    target, task = (str(config[key]) if key in config else None for key in ("target", "task"))
-    return Site(str(config.get("name", path.stem)), path, target, task)
-
-
-def _answer(message: Message, context: Context) -> Any:
-    data, said = unpack(message.content)
-    site = site_of(context.node_config)
-    if said.get("hello"):
-        return pack({"hello": hello(site)}, {})
-    kept, known = unpack(context.state) if "said" in context.state else ({}, {})
-    if "schema" in data:
-        kept["schema"] = data["schema"]
-    if hashlib.sha256(kept.get("schema", b"")).hexdigest() != said["schema"]:
-        return pack({}, {"needs": "schema"})
-    place = (context.run_id, context.node_id)
-    token, resident = _residents.get(place, ("", None))
-    if resident is None or token != known.get("token"):
-        resident = Resident(site, Schema.from_json(kept["schema"].decode()), int(said["seed"]))
-        resident.restore(kept)
-    clients = [int(i) for i in said["clients"]]
-    answers = _with_consent(data["message"], clients, resident, context.node_config)
-    token = message.metadata.message_id
-    _residents[place] = token, resident
-    state = pack({"schema": kept["schema"], **resident.snapshot()}, {"token": token})
-    for name in ("said", "data"):
-        context.state[name] = state[name]
-    return pack({str(i): a for i, a in answers.items()}, {})
-
-
-def _with_consent(
-    data: bytes, clients: Sequence[int], resident: Resident, config: Mapping[str, Any]
-) -> dict[int, bytes]:
-    """The answers, if the site has agreed to such questions; and a line in its own log for all that comes and goes."""
-    question, strange = decode(data), None
-    if "agreed" in config:
-        strange = agrees(question, frozenset(str(config["agreed"]).split()))
-    if strange is None:
-        answers = resident.answer(data, clients)
-    else:
-        text = f"this site has not agreed to {strange}; its owner sees what is asked for with: ffgb client --dry-run"
-        answers = {i: encode(OurMessage("error", question.round, i, {"text": text})) for i in clients}
-    if "log" in config:
-        lines = [written_down(data, "in"), *(written_down(a, "out") for i, a in answers.items() if i == resident.i)]
-        with Path(str(config["log"])).open("a") as file:
-            file.writelines(lines)
-    return answers
+# A whole training at the server
 
 
 def server_app() -> Any:
     """The app that the server runs: a whole training, described by one JSON object in the run's configuration."""
-    _flwr()
+    flwr()
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
@@ -312,14 +255,17 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
     from ffgb.training import Elsewhere, train
 
     out, trouble = Path(job["out"]), Path(job["trouble"])
+    warnings = logging.FileHandler(job["warnings"])
+    log.addHandler(warnings)
     try:
-        found = gather(grid, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text))
+        keys = None if job["keys"] is None else {int(node): name for node, name in job["keys"].items()}
+        found = gather(grid, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text), keys)
         schema = Schema.of({name: columns for name, (_, columns) in found.items()}, job["target"], job["task"])
         nodes = {name: node for name, (node, _) in found.items()}
         resume = (out / "config.json").exists()
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}
         config = Config.from_json(Run.open(out).config) if resume else Config(**values)
-        engine = FlowerEngine(grid, nodes, schema, config.seed, float(job["deadline"]))
+        engine = FlowerEngine.of_sites(grid, nodes, schema, config.seed, float(job["deadline"]), keys)
         total: list[int] = []
         _note(job, f"training with {', '.join(schema.names)}")
         train(
@@ -333,6 +279,9 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
     except FFGBError as error:
         trouble.write_text(str(error))
         raise
+    finally:
+        log.removeHandler(warnings)
+        warnings.close()
 
 
 def _note(job: Mapping[str, Any], text: str) -> None:
@@ -341,3 +290,123 @@ def _note(job: Mapping[str, Any], text: str) -> None:
     temporary = file.with_name(file.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(file)
+
+
+# Flower's simulation
+
+_residents: OrderedDict[tuple[int, int], tuple[str, Resident]] = OrderedDict()
+"""Clients that this process held last: it may be asked again, and then need not be told what they know."""
+HELD = 64
+
+
+def client_app(config: str) -> ClientApp:
+    """The app of a simulation's nodes, for a training with this configuration, as JSON.
+
+    Any of Ray's processes may be a node's next, so what its client knows travels with it, in its `Context.state`.
+    """
+    flower = flwr()
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train("ffgb")
+    def answer(message: Message, context: Context) -> Message:
+        data, said = unpack(message.content)
+        i = int(context.node_config["partition-id"])
+        if said.get("hello"):
+            return flower.Message(pack({}, {"place": i}), reply_to=message)  # type: ignore[no-any-return]
+        with threadpool_limits(limits=1):
+            resident = _resident(config, i, context)
+            answers = resident.answer(data["message"], said["clients"])
+        token = message.metadata.message_id
+        _residents[context.run_id, i] = token, resident
+        if len(_residents) > HELD:
+            _residents.popitem(last=False)
+        state = pack(resident.snapshot(), {"token": token})
+        for name in state:
+            context.state[name] = state[name]
+        content = pack({str(i): a for i, a in answers.items()}, {})
+        return flower.Message(content, reply_to=message)  # type: ignore[no-any-return]
+
+    return app
+
+
+def _resident(config: str, i: int, context: Context) -> Resident:
+    """The client of a node, as the last message left it, whichever process that came to."""
+    kept, known = unpack(context.state) if "said" in context.state else ({}, {})
+    token, resident = _residents.pop((context.run_id, i), ("", None))
+    if resident is None or token != known.get("token"):
+        resident = Resident({i: _holdings(config)[i]})
+        resident.restore(kept)
+    return resident
+
+
+@functools.lru_cache(maxsize=1)
+def _holdings(config: str) -> list[Holding]:
+    """Who holds what in a simulated training: read once by each process."""
+    from ffgb.config import Config, load_data
+    from ffgb.training import make_holdings, make_parts
+    from ffgb.trust import allow
+
+    chosen = Config.from_json(json.loads(config))
+    for module in chosen.code:
+        allow(module)
+    dataset = load_data(chosen)
+    return make_holdings(chosen, dataset, make_parts(chosen, dataset))[0]
+
+
+@contextmanager
+def simulation(config: str, clients: int, workers: int | None = None) -> Iterator[FlowerEngine]:
+    """An engine whose clients are nodes of Flower's simulation, under Ray: here, or on the cluster at RAY_ADDRESS.
+
+    Every process reads the data itself, by the configuration (as JSON), so files must be where each can read them.
+    """
+    flwr()
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("ray", "simulation", "--engine flower") from error
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    grids: queue.Queue[Grid | BaseException] = queue.Queue()
+    over, server = threading.Event(), ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        grids.put(grid)
+        over.wait()
+
+    init: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False}
+    if workers is not None:
+        init["num_cpus"] = max(workers, 1)
+    backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": init}
+
+    def simulate() -> None:
+        try:
+            run_simulation(server, client_app(config), clients, backend_config=backend)
+        except BaseException as error:
+            grids.put(error)
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    thread = threading.Thread(target=simulate, daemon=True)
+    thread.start()
+    try:
+        grid = grids.get(timeout=START)
+        if isinstance(grid, BaseException):
+            raise FFGBError(f"Flower's simulation did not start: {shown(grid)}") from grid
+        found: dict[str, int] = {}
+        asked: dict[str, int] = {}
+        until = time.monotonic() + START
+        while len(found) < clients and time.monotonic() < until:
+            asked |= _ask_who(grid, set(grid.get_node_ids()) - set(found.values()) - set(asked.values()), START)
+            time.sleep(POLL)
+            found |= {str(unpack(content)[1]["place"]): node for node, content in _replies(grid, asked)}
+        if len(found) < clients:
+            raise FFGBError(f"only {len(found)} of {clients} simulated clients answered within {START:g} s")
+        yield FlowerEngine(grid, found, {i: str(i) for i in range(clients)}, FOREVER)
+    except queue.Empty:
+        raise FFGBError(f"Flower's simulation did not start within {START:g} s") from None
+    finally:
+        over.set()
+        thread.join(timeout=60.0)
