@@ -111,6 +111,9 @@ class Family(ABC):
     def least_squares(self, z: Array) -> Fit:
         """The least-squares fit at these points; what depends on the points alone is computed now, once."""
 
+    def check(self, parameters: Parameters) -> None:  # noqa: B027  (most need nothing more)
+        """An FFGBError if arrays of the right form are no members all the same: they may come from elsewhere."""
+
     def initial(self, rng: np.random.Generator) -> Parameters:
         """Where methods that move one member start: at 0, unless nothing moves from there."""
         return {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.spec.items()}
@@ -360,6 +363,7 @@ def from_tensors(family: Family, tensors: Mapping[str, Array]) -> Function:
         if not np.isfinite(array).all():
             raise FFGBError(f"its {name} has values that are not finite")
     parameters = {name: tensors[f"parameters/{name}"] for name in family.spec}
+    family.check(parameters)
     if "weights" in tensors:
         weights = np.asarray(tensors["weights"], np.float64)
         if weights.ndim != 1 or not np.isfinite(weights).all():

@@ -152,6 +152,24 @@ def distillation(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     _save(figure, path)
 
 
+def bars(path: Path, panels: Mapping[str, Mapping[str, Mapping[str, float]]], what: str) -> None:
+    """Panels by title, groups of bars in each by name, and the bars of a group by name."""
+    columns = min(2, len(panels))
+    figure = _figure(6.5 * columns, 3.4 * -(-len(panels) // columns))
+    axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
+    low = min(v for groups in panels.values() for bars in groups.values() for v in bars.values())
+    for axis, (title, groups) in zip(axes, panels.items(), strict=False):
+        names = list(next(iter(groups.values())))
+        for j, name in enumerate(names):
+            places = [k + (j - (len(names) - 1) / 2) * 0.8 / len(names) for k in range(len(groups))]
+            axis.bar(places, [bars[name] for bars in groups.values()], 0.75 / len(names), label=name)
+        axis.set_xticks(range(len(groups)), [name.replace(", ", "\n") for name in groups], fontsize=8)
+        axis.set_ylim(max(0.0, low - 5.0), 100.0)
+        _labelled(axis, title, "", what)
+        axis.legend(fontsize=8, frameon=False, ncols=len(names), loc="upper center")
+    _save(figure, path)
+
+
 def theory(path: Path, results: Mapping[str, Any]) -> None:
     """The six pictures of `ffgb reproduce theory`, on one page."""
     figure = _figure(13.5, 8.0)

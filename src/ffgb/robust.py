@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -22,8 +22,29 @@ class Aggregate(ABC):
     """How the server makes one of its clients' answers: a final, frozen dataclass."""
 
     @abstractmethod
+    def rows(self, values: Array, weights: Sequence[float]) -> Array:
+        """One row from a table with a row for each client; in the order given, for sums are rounded."""
+
     def __call__(self, answers: Sequence[Function], weights: Sequence[float], last: Function) -> Function:
-        """One function from the clients', given the last; in the order given, for sums are rounded."""
+        """One function from the clients', given the last.
+
+        Where answers are new parameters rather than increments (FedAvg), it is how far they moved that is looked at.
+        """
+        closed = [f for f in answers if isinstance(f, ClosedSum)]
+        if len(closed) < len(answers):
+            raise FFGBError("only answers of one array each can be compared; use --aggregate mean with this learner")
+        first = closed[0].parameters
+        parametric = isinstance(last, ClosedSum) and "/" in next(iter(first))
+        start = last.parameters if parametric else {}  # type: ignore[attr-defined]
+        moves = np.stack(
+            [np.concatenate([(a - start.get(k, 0.0)).ravel() for k, a in f.parameters.items()]) for f in closed]
+        )
+        ends = np.cumsum([a.size for a in first.values()])
+        parts = np.split(self.rows(moves, weights), ends[:-1])
+        arrays = {
+            k: part.reshape(a.shape) + start.get(k, 0.0) for (k, a), part in zip(first.items(), parts, strict=True)
+        }
+        return ClosedSum(closed[0].family, arrays)
 
 
 @final
@@ -34,26 +55,22 @@ class Mean(Aggregate):
     def __call__(self, answers: Sequence[Function], weights: Sequence[float], last: Function) -> Function:
         return average(answers, weights)
 
+    def rows(self, values: Array, weights: Sequence[float]) -> Array:
+        total, weight = np.zeros(values.shape[1]), math.fsum(weights)
+        for row, w in zip(values, weights, strict=True):
+            total += w / weight * row
+        return total
+
 
 @final
 @dataclass(frozen=True)
 class NormBound(Aggregate):
-    """No answer counts for more than the median one: longer ones are shortened to that length.
+    """No answer counts for more than the median one: longer ones are shortened to that length."""
 
-    Where answers are new parameters rather than increments (FedAvg), it is how far they moved that is shortened.
-    """
-
-    def __call__(self, answers: Sequence[Function], weights: Sequence[float], last: Function) -> Function:
-        closed = _closed(answers)
-        from_here = _shared(closed[0], last)
-        moves = [{name: a - from_here.get(name, 0.0) for name, a in f.parameters.items()} for f in closed]
-        norms = [math.sqrt(math.fsum(float(np.vdot(a, a)) for a in move.values())) for move in moves]
+    def rows(self, values: Array, weights: Sequence[float]) -> Array:
+        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
         bound = float(np.median(norms))
-        shortened = []
-        for f, move, norm in zip(closed, moves, norms, strict=True):
-            s = 1.0 if norm <= bound else bound / norm
-            shortened.append(ClosedSum(f.family, {name: s * a + from_here.get(name, 0.0) for name, a in move.items()}))
-        return average(shortened, weights)
+        return Mean().rows(values * np.where(norms <= bound, 1.0, bound / np.maximum(norms, bound))[:, None], weights)
 
 
 @final
@@ -72,27 +89,10 @@ class TrimmedMean(Aggregate):
         if not 0 <= self.share < 0.5:
             raise FFGBError(f"the share put aside at either end is from 0 to less than 0.5, not {self.share}")
 
-    def __call__(self, answers: Sequence[Function], weights: Sequence[float], last: Function) -> Function:
-        closed = _closed(answers)
-        aside = min(math.ceil(self.share * len(closed)), (len(closed) - 1) // 2)
-        arrays = {}
-        for name in closed[0].parameters:
-            values = np.sort(np.stack([f.parameters[name] for f in closed]), axis=0)
-            arrays[name] = values[aside : len(closed) - aside].mean(axis=0)
-        return ClosedSum(closed[0].family, arrays)
-
-
-def _closed(answers: Sequence[Function]) -> list[ClosedSum]:
-    found = [f for f in answers if isinstance(f, ClosedSum)]
-    if len(found) < len(answers):
-        raise FFGBError("only answers that are one array each can be compared; use --aggregate mean with this learner")
-    return found
-
-
-def _shared(answer: ClosedSum, last: Function) -> Mapping[str, Array]:
-    """Where the clients started, if they answer with new values of the arrays that they were given."""
-    parametric = isinstance(last, ClosedSum) and "/" in next(iter(answer.parameters))
-    return last.parameters if parametric else {}  # type: ignore[attr-defined]
+    def rows(self, values: Array, weights: Sequence[float]) -> Array:
+        aside = min(math.ceil(self.share * len(values)), (len(values) - 1) // 2)
+        mean: Array = np.sort(values, axis=0)[aside : len(values) - aside].mean(axis=0)
+        return mean
 
 
 AGGREGATES = ("mean", "norm", "trimmed")

@@ -18,6 +18,7 @@ _PURPOSES = (
     "heterogeneity",
     "start",
     "distill",
+    "attack",
 )
 
 

@@ -326,12 +326,11 @@ class Server:
         answers = self._ask(state, direction, [*S, *self.tests])
         came = [i for i in S if i in answers]
         self._enough(came, "said how good the step is")
-        weight, slopes, square = math.fsum(self.weights[i] for i in came), np.zeros(len(LENGTHS)), 0.0
-        for i in came:
-            slopes += self.weights[i] / weight * answers[i].tensors["slopes"]
-            square += self.weights[i] / weight * float(answers[i].tensors["square"][0])
+        # what a client says of the step is no truer than what it said before
+        said = np.stack([np.append(answers[i].tensors["slopes"], answers[i].tensors["square"]) for i in came])
+        found = self.aggregate.rows(said, [self.weights[i] for i in came])
         costs = state.costs.down(direction, len(S)).up(answers[i] for i in came)
-        return slopes, square, replace(state, costs=costs), came
+        return found[:-1], float(found[-1]), replace(state, costs=costs), came
 
     def _step(self, state: State, update: Update, s: float, S: Sequence[int]) -> tuple[State, dict[int, Message]]:
         """f^{t+1} = f^t + s(g − f^t), g the mean of the clients' functions: they have the increment, and are told s."""

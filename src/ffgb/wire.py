@@ -71,13 +71,6 @@ class Message:
         """Numbers it carries.  A learner's own weight in a sum is not counted as a parameter; in bytes it is."""
         return sum(a.size for name, a in self.tensors.items() if name not in ("weights", "radii"))
 
-    @property
-    def payload(self) -> int:
-        """Bytes of its arrays as they travel."""
-        stacked = "weights" in self.tensors
-        packed = (_packed(name, a, self.precision, stacked=stacked) for name, a in self.tensors.items())
-        return sum(a.nbytes for arrays in packed for a in arrays.values())
-
 
 @final
 @dataclass(frozen=True)

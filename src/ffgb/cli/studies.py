@@ -142,7 +142,8 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, ablations, niid, or all."
+            help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, ablations, niid, attackers, "
+            "precision, or all."
         ),
     ],
     scale: Annotated[

@@ -40,11 +40,17 @@ class Tree(Family):
         leaves = 2**self.depth
         return {
             "feature": ((leaves - 1,), "int32"),
-            "threshold": ((leaves - 1,), "float32"),
-            # float64, as CART computes them: then boosting equals scikit-learn's to the last bit.  In float32 the
-            # rounding would decide ties between splits that divide the training points alike, and others not.
+            # float64, as CART computes them, which no --precision rounds: a threshold decides where points go, and
+            # boosting equals scikit-learn's to the last bit.  Values in float32 would decide ties between splits that
+            # divide the training points alike, and others not.
+            "threshold": ((leaves - 1,), "float64"),
             "value": ((leaves, self.outputs), "float64"),
         }
+
+    def check(self, parameters: Parameters) -> None:
+        feature = parameters["feature"]
+        if feature.size and not (feature.min() >= 0 and feature.max() < self.features.dimension):
+            raise FFGBError(f"its trees look at features other than 0 … {self.features.dimension - 1}")
 
     def members(self, stack: Parameters, z: Array) -> Array:
         m = len(stack["feature"])
@@ -98,19 +104,13 @@ class Tree(Family):
         left: Array = tree.children_left  # type: ignore[attr-defined]
         right: Array = tree.children_right  # type: ignore[attr-defined]
         inner = 2**self.depth - 1
-        feature, threshold = np.zeros(inner, np.int32), np.full(inner, np.finfo(np.float32).max, np.float32)
+        feature, threshold = np.zeros(inner, np.int32), np.full(inner, np.finfo(np.float64).max)
         at = np.zeros(1, np.intp)  # which of scikit-learn's nodes stands at each place of this level
         for level in range(self.depth):
             split = left[at] >= 0
             places = np.arange(2**level - 1, 2 ** (level + 1) - 1)[split]
             feature[places] = tree.feature[at[split]]  # type: ignore[attr-defined]
-            threshold[places] = _round_down(tree.threshold[at[split]])  # type: ignore[attr-defined]
+            threshold[places] = tree.threshold[at[split]]  # type: ignore[attr-defined]
             at = np.stack([np.where(split, left[at], at), np.where(split, right[at], at)], axis=1).ravel()
         value = tree.value[at, :, 0]  # type: ignore[attr-defined]
         return {"feature": feature, "threshold": threshold, "value": value}
-
-
-def _round_down(threshold: Array) -> Array:
-    """The largest float32 not above: then x ≤ t has the same answer for every float32 x as with the float64 t."""
-    nearest = threshold.astype(np.float32)
-    return np.where(nearest > threshold, np.nextafter(nearest, np.float32(-np.inf)), nearest)

@@ -75,7 +75,7 @@ class Experiment:
 
 def experiments() -> dict[str, Experiment]:
     """All of them, by name."""
-    from ffgb.reproduce import ablations, distillation, figures, niid, theory
+    from ffgb.reproduce import ablations, attackers, distillation, figures, niid, precision, theory
 
     return {
         "theory": theory.EXPERIMENT,
@@ -83,6 +83,8 @@ def experiments() -> dict[str, Experiment]:
         "distillation": distillation.EXPERIMENT,
         "ablations": ablations.EXPERIMENT,
         "niid": niid.EXPERIMENT,
+        "attackers": attackers.EXPERIMENT,
+        "precision": precision.EXPERIMENT,
     }
 
 
