@@ -35,7 +35,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # What the tests need besides.
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/python $(INSTALL) --editable '.[neural,flower,onnx,transport,plots,dev]'
+	$(DEV)/bin/python $(INSTALL) --editable '.[neural,simulation,onnx,transport,plots,dev]'
 	touch $@
 
 clean:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from ffgb.errors import FFGBError
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.server import Server
-from ffgb.training import make_holdings, make_parts, train
+from ffgb.training import make_holdings, make_parts
 from ffgb.wire import Message
+from tests.conftest import ROOT
 from tests.engines.faults import Faulty
 
 FFGB = [sys.executable, "-m", "ffgb"]
@@ -104,33 +106,57 @@ def under(process: subprocess.Popen[bytes], program: str) -> int:
     return pid
 
 
-def test_three_sites_over_tls_train_the_model_of_one_machine(sites: Path) -> None:
-    make_keys(sites / "keys", "127.0.0.1", NAMES)
-    make_keys(sites / "others", "127.0.0.1", ["west"])  # a key that no one registered
-    port = free_port()
-    options = ("--clients", 3, "--config", "run.toml", "--target", "digit", "--tls", "keys", "--port", port)
+def tutorial() -> tuple[str, str, list[str]]:
+    """Of docs/sites.md: the code that makes the files, the run's options, and the commands."""
+    text = (ROOT / "docs" / "sites.md").read_text()
+    code, options = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "toml"))
+    shell = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert code
+    assert options
+    return code[1], options[1], [line for block in shell for line in block.splitlines()]
+
+
+def test_the_tutorial_as_written_and_a_key_that_no_one_knows(tmp_path: Path) -> None:
+    """Three sites over TLS: the model of one machine to the bit, and of Flower's simulation."""
+    pytest.importorskip("ray")
+    code, options, commands = tutorial()
+    (tmp_path / "run.toml").write_text(options)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    make_keys(tmp_path / "others", "127.0.0.1", ["west"])
+    # as written, but for a port that is free here, and sites with a state of their own
+    port = str(free_port())
+    words = [line.replace("9443", port).split() for line in commands]
+    words = [[*w, "--port", port] if w[1] == "server" else w for w in words]
+    long = [w for w in words if w[1] == "server" or (w[1] == "client" and "--dry-run" not in w)]
+    first = words.index(long[0])
+    for command in words[:first]:
+        done = here(command, tmp_path)
+        assert done.returncode == 0, done.stderr
     began = time.monotonic()
-    with (
-        started(sites, "server.log", "server", *options, "--minimum", 3, "--deadline", 120, "--out", "run") as server,
-        client(sites, port, "east"),
-        client(sites, port, "north"),
-        client(sites, port, "west", "--tls", "keys", "--key", "others/sites/west", log="impostor.log"),
-        client(sites, port, "west"),
-    ):
+    with ExitStack() as held:
+        server = held.enter_context(started(tmp_path, "server.log", *long[0][1:], "--deadline", 120))
+        impostor = [w.replace("keys/sites", "others/sites") for w in long[3]]
+        held.enter_context(started(tmp_path, "impostor.log", *impostor[1:]))
+        for j, command in enumerate(long[1:]):
+            held.enter_context(started(tmp_path, f"client{j}.log", *command[1:]))
         code = server.wait(timeout=230)
-    seconds = time.monotonic() - began
-    text = (sites / "server.log").read_text()
+    text = (tmp_path / "server.log").read_text()
     assert code == 0, text
-    assert seconds < 240
+    assert time.monotonic() - began < 240
     assert "round 3 of 3" in text
-    assert "the node ended" in (sites / "impostor.log").read_text()  # it never came in
-    files = tuple(str(sites / f"{name}.csv") for name in NAMES)
-    here = Config(data=files, target="digit", learner="linear", geometry="local", rounds=3, schedule="constant")
-    train(here, sites / "here", workers=0)
-    assert (sites / "run" / "model.safetensors").read_bytes() == (sites / "here" / "model.safetensors").read_bytes()
-    assert Run.open(sites / "run").summary["participants"] == 3
+    assert "the server does not know its key" in (tmp_path / "impostor.log").read_text()  # it never came in
+    assert Run.open(tmp_path / "runs" / "together").summary["participants"] == 3
     left = subprocess.run(["pgrep", "-f", f"127.0.0.1:{port}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
+    for command in words[first + len(long) :]:
+        done = here(command, tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def here(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    if command[0] == "ffgb":
+        command = [*FFGB, *command[1:]]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
 
 
 def test_a_node_and_the_server_are_killed_and_the_run_is_that_of_those_who_took_part(sites: Path) -> None:

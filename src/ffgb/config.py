@@ -377,6 +377,8 @@ class Config:
 
 def load_data(config: Config) -> Dataset:
     """The data a configuration names: a known set, or one file a site."""
+    if config.data == ("sites",):
+        raise FFGBError("the rows of this run are at its sites; name files to score its model on with --data")
     if config.files:
         task = config.task or ("regression" if config.loss in REGRESSION_LOSSES else None)
         dataset = load_sites([Path(p) for p in config.data], config.target, seed=config.seed, task=task)

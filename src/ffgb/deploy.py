@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -31,8 +32,8 @@ from ffgb.sites import Attendant, Rehearsal, Schema, Site
 from ffgb.training import Elsewhere, train
 
 CA, CERTIFICATE, KEY, SITES = "ca.crt", "server.pem", "server.key", "sites"
-REFUSED = 305
-"""SuperNode's exit code when its key is not registered, or its node is still counted as present."""
+REFUSED = "Exit Code: 305"
+"""What a SuperNode says when its key is not registered, or its last node is still counted as present."""
 APP = {
     "pyproject.toml": """[build-system]
 requires = ["hatchling"]
@@ -168,9 +169,13 @@ def attend(
             if stop():
                 return
             why = _tail(home / "supernode.log")
+            if REFUSED in (home / "supernode.log").read_text(errors="replace"):
+                why = "the server does not know its key, or still waits for this site's last node: that takes a minute"
             wait = 1.0 if time.monotonic() - began > 60.0 else min(2.0 * wait, 30.0)
             say(f"the node ended ({why}); starting it again in {wait:.0f} s")
-            time.sleep(wait)
+            again = time.monotonic() + wait
+            while time.monotonic() < again and not stop():
+                time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -384,7 +389,8 @@ def _guarded(command: Sequence[str], home: Path, log: str) -> Iterator[subproces
 def _tail(path: Path) -> str:
     """The last line that says something."""
     try:
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in path.read_text(errors="replace").splitlines()]
     except OSError:
         lines = []
-    return lines[-1][-300:] if lines else "it said nothing"
+    said = [line for line in lines if line and not line.startswith("INFO")]
+    return said[-1][-300:] if said else "it said nothing"

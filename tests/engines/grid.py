@@ -22,6 +22,11 @@ class InProcessGrid(Grid):
         self.before: Callable[[], None] = lambda: None
         """What happens before each message is answered."""
         self.sent = 0
+        self.bytes = 0
+        """Of all messages, as Flower serialises them, there and back."""
+        self.echoes = False
+        """Every answer comes twice, and once more with the next ones, when no one waits for it."""
+        self.late: list[Message] = []
         self.pending: dict[str, Message] = {}
         self.fault: Callable[[Message, Message], Message | None] = lambda question, reply: reply
 
@@ -57,8 +62,13 @@ class InProcessGrid(Grid):
             self.before()
             node = message.metadata.dst_node_id
             reply = self.fault(message, self.app(_travelled(message), self.contexts[node]))
+            self.bytes += message_to_proto(message).ByteSize()
             if reply is not None:
                 replies.append(_travelled(reply))
+                self.bytes += message_to_proto(reply).ByteSize()
+        if self.echoes:
+            before, self.late = self.late, replies if replies else self.late
+            return [*before, *replies, *replies]
         return replies
 
     def send_and_receive(self, *args: Any, **more: Any) -> Iterable[Message]:

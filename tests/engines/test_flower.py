@@ -212,6 +212,33 @@ def test_answers_that_are_late_double_or_garbage_change_nothing(
     assert [line["participants"] for line in result.metrics] != [line["participants"] for line in plain.metrics]
 
 
+def test_answers_that_come_twice_or_late_count_once(files: list[Path], sites: Sites) -> None:
+    plain = over_flower(sites.grid, LINEAR)
+    with (others := Sites(files)).held:
+        others.grid.echoes = True
+        echoed = over_flower(others.grid, LINEAR)
+    assert echoed.model.to_bytes() == plain.model.to_bytes()
+    assert [line["participants"] for line in echoed.metrics] == [3] * 6
+    assert echoed.metrics[-1]["bytes_up"] == plain.metrics[-1]["bytes_up"]
+
+
+@pytest.mark.parametrize("job", [{"learner": "mlp", "hidden": (200, 200), "oracle_steps": 2}, {"features": 400}])
+def test_the_bytes_that_travel_are_those_that_metrics_say(job: dict[str, Any], sites: Sites) -> None:
+    """Within two parts in a hundred: Flower wraps what we send, and rows that are held out are reported of, too."""
+    result = over_flower(sites.grid, Config(data="sites", rounds=3, **job))
+    said = result.metrics[-1]
+    assert sites.grid.bytes == pytest.approx(3 * (said["bytes_up"] + said["bytes_down"]), rel=0.02)
+
+
+def test_a_node_bears_the_name_of_its_key(sites: Sites, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level("WARNING", "ffgb"),
+        pytest.raises(FFGBError, match=r"only 2 of 3 sites came .* \(east, west\)"),
+    ):
+        gather(sites.grid, 3, 0.5, keys={100: "east", 101: "south", 102: "west"})
+    assert "a node with the key of south says that it is site north; it is left out" in caplog.text
+
+
 def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], sites: Sites, tmp_path: Path) -> None:
     log = tmp_path / "messages.jsonl"
     sites.attendants[101].log = log

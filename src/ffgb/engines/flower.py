@@ -264,6 +264,7 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
         nodes = {name: node for name, (node, _) in found.items()}
         resume = (out / "config.json").exists()
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}
+        values |= {"target": job["target"], "task": job["task"]}
         config = Config.from_json(Run.open(out).config) if resume else Config(**values)
         engine = FlowerEngine.of_sites(grid, nodes, schema, config.seed, float(job["deadline"]), keys)
         total: list[int] = []
