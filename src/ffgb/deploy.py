@@ -98,10 +98,10 @@ def serve(
     """Run a server until its training is over; an FFGBError says what went wrong."""
     with tempfile.TemporaryDirectory(prefix="ffgb-server-") as folder, contextlib.ExitStack() as held:
         home = Path(folder)
-        link = held.enter_context(_superlink(service, home))
+        link = held.enter_context(superlink(service, home))
         say(f"listening on {service.host}:{service.port}")
-        _write_app(home / "app")
-        _write_connection(service, home)
+        write_app(home / "app")
+        write_connection(service, home)
         keys = None if service.tls is None else _register(home, service.tls / SITES)
         progress, trouble, warnings = (home / name for name in ("progress", "trouble", "warnings"))
         job = {
@@ -112,7 +112,7 @@ def serve(
         }  # fmt: skip
         (home / "job.toml").write_text(f"job = {json.dumps(json.dumps(job))}\n")
         command = [
-            _program("flwr"),
+            program("flwr"),
             "run",
             str(home / "app"),
             "ffgb",
@@ -120,7 +120,7 @@ def serve(
             "--run-config",
             str(home / "job.toml"),
         ]
-        process = held.enter_context(_guarded(command, home, "run.log"))
+        process = held.enter_context(guarded(command, home, "run.log"))
         said, warned = "", 0
         while True:
             over = process.poll() is not None
@@ -158,10 +158,10 @@ def attend(
             security += ["--auth-supernode-private-key", str(key)]
         wait = 1.0
         while not stop():
-            command = [_program("flower-supernode"), *security, "--superlink", server]
+            command = [program("flower-supernode"), *security, "--superlink", server]
             command += ["--node-config", f"socket={json.dumps(str(socket))}"]
-            command += ["--host", "127.0.0.1", "--port", str(_free_port())]
-            with _guarded(command, home, "supernode.log") as process:
+            command += ["--host", "127.0.0.1", "--port", str(free_port())]
+            with guarded(command, home, "supernode.log") as process:
                 say(f"connecting to {server}")
                 began = time.monotonic()
                 while process.poll() is None and not stop():
@@ -295,8 +295,8 @@ def make_keys(folder: Path, host: str, sites: Sequence[str]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [_program("flower-superlink"), "--host", service.host, "--port", str(service.port)]
+def superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [program("flower-superlink"), "--host", service.host, "--port", str(service.port)]
     if service.tls is None:
         command += ["--insecure"]
     else:
@@ -311,7 +311,7 @@ def _superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]
     command += ["--disable-runtime-dependency-installation"]
     if _listens(service.port):
         raise FFGBError(f"port {service.port} is taken; end what uses it, or choose another --port")
-    with _guarded(command, home, "superlink.log") as process:
+    with guarded(command, home, "superlink.log") as process:
         until = time.monotonic() + 60.0
         while not _listens(service.port):
             if process.poll() is not None or time.monotonic() > until:
@@ -320,14 +320,14 @@ def _superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]
         yield process
 
 
-def _write_app(folder: Path) -> None:
-    for name, text in APP.items():
+def write_app(folder: Path, files: Mapping[str, str] = APP) -> None:
+    for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def _write_connection(service: Service, home: Path) -> None:
+def write_connection(service: Service, home: Path) -> None:
     """How `flwr` reaches the SuperLink that was just started."""
     secure = (
         "insecure = true"
@@ -342,7 +342,7 @@ def _register(home: Path, folder: Path) -> dict[int, str]:
     """Let the sites of these keys in: by the number of its node, the name of each key."""
     found = {}
     for key in sorted(folder.glob("*.pub")):
-        command = [_program("flwr"), "supernode", "register", str(key), "ffgb", "--format", "json"]
+        command = [program("flwr"), "supernode", "register", str(key), "ffgb", "--format", "json"]
         done = subprocess.run(command, env=environment(home), capture_output=True, text=True, check=False)
         try:
             found[int(json.loads(done.stdout)["node-id"])] = key.stem
@@ -351,7 +351,7 @@ def _register(home: Path, folder: Path) -> dict[int, str]:
     return found
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         raise missing_extra("flwr", "flower", "training between sites")
@@ -364,14 +364,14 @@ def _listens(port: int) -> bool:
         return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         return int(trial.getsockname()[1])
 
 
 @contextlib.contextmanager
-def _guarded(command: Sequence[str], home: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
+def guarded(command: Sequence[str], home: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program under way.  It ends here, or with this process, even if that is killed (guard.py)."""
     guard = [sys.executable, "-P", guard_file, *command]
     with (home / log).open("wb") as file:
