@@ -25,6 +25,7 @@ from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.algorithms.mime import Mime
 from ffgb.algorithms.scaffold import Scaffold
 from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.data.preprocess import RARE
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Flatten, Points, Standardize
 from ffgb.features.encoder import Encoder
@@ -101,6 +102,10 @@ class Config:
     data: tuple[str, ...] = ("digits",)
     target: str | None = None
     task: str | None = None
+    categories: tuple[str, ...] = ()
+    """Columns of files that are text, whatever they look like."""
+    rare: int = RARE
+    """Rows that a site must have of a category before it names it."""
     clients: int | None = None
     split: str | None = None
     similarity: float = 0.1
@@ -353,11 +358,8 @@ class Config:
     def from_json(content: Mapping[str, Any]) -> Config:
         """The configuration in a run's `config.json`, if its site files are still what they were."""
         names = {f.name for f in dataclasses.fields(Config)}
-        if missing := names - content.keys():
-            raise FFGBError(
-                f"the run's config.json lacks {', '.join(sorted(missing))}: another version of ffgb wrote it"
-            )
-        values: dict[str, Any] = {name: content[name] for name in names}
+        # What a version before did not know of was as it is by default now.
+        values: dict[str, Any] = {name: content[name] for name in names if name in content}
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         config = Config(**values)
         before = content.get("sha256", {})
@@ -381,7 +383,13 @@ def load_data(config: Config) -> Dataset:
         raise FFGBError("the rows of this run are at its sites; name files to score its model on with --data")
     if config.files:
         task = config.task or ("regression" if config.loss in REGRESSION_LOSSES else None)
-        dataset = load_sites([Path(p) for p in config.data], config.target, seed=config.seed, task=task)
+        dataset = load_sites(
+            *([Path(p) for p in config.data], config.target),
+            seed=config.seed,
+            task=task,
+            categories=config.categories,
+            rare=config.rare,
+        )
     else:
         dataset = load(config.data[0], seed=config.seed)
         if config.target is not None:

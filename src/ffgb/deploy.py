@@ -211,7 +211,7 @@ def at_the_door(attendant: Attendant, home: Path) -> Iterator[Path]:
 
 def rehearse(site: Site, config: Mapping[str, Any], target: str | None, task: str | None) -> Rehearsal:
     """What would leave a site in a training with these settings: it plays one round of it with itself."""
-    schema = Schema.of({site.name: site.describe()}, target, task)
+    schema = Schema.of({site.name: site.describe()}, target, task, site.rare)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items()}
     chosen = Config(**{**values, "rounds": 1, "participation": None})
     rehearsal = Rehearsal(site.move_in(schema, chosen.seed))

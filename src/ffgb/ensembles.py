@@ -14,7 +14,7 @@ import numpy as np
 from ffgb.algorithms.fedavg import FedAvg
 from ffgb.algorithms.fedboost import FedBoost, Predictions, Weighted
 from ffgb.config import Config, load_data
-from ffgb.data import Dataset, read_points
+from ffgb.data import Dataset
 from ffgb.distill import by_clients, by_server, student
 from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError
@@ -43,7 +43,7 @@ def distill_run(
     student(inner)
     costs = Costs()
     if by == "server":
-        x = np.concatenate([read_points(Path(file), model.columns) for file in files]) if files else dataset.x
+        x = np.concatenate([model.read(Path(file)) for file in files]) if files else dataset.x
         one = by_server(inner, model.job.loss, x, steps, stream(config.seed, "distill"))
     elif by == "clients":
         if files:

@@ -13,6 +13,8 @@ from typing import final
 import numpy as np
 from scipy.stats import rankdata
 
+from ffgb.data.files import read_points
+from ffgb.data.preprocess import Column, Table
 from ffgb.errors import FFGBError
 from ffgb.federation import Job, light
 from ffgb.functions import Array, Family, Function, from_tensors
@@ -33,10 +35,24 @@ class Model:
     """Of one point: what `predict` takes rows of."""
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    """Names of the numbers in a point; none for images."""
+    table: Table | None = None
+    """How points come from raw columns, if the model was trained on tables as they are."""
 
     @property
     def family(self) -> Family:
         return self.job.family
+
+    @property
+    def form(self) -> Table | None:
+        """How a file's rows become points: raw columns by the table, numbers by their names; None for images."""
+        if self.table is None and self.columns:
+            return Table(tuple(Column(name) for name in self.columns))
+        return self.table
+
+    def read(self, file: Path) -> Array:
+        """A file's rows as points."""
+        return read_points(file, self.form)
 
     def decision(self, x: Array) -> Array:
         """f(x), (n, c): scores of the classes, or scaled targets."""
@@ -82,6 +98,7 @@ class Model:
             "shape": list(self.shape),
             "classes": list(self.classes),
             "columns": list(self.columns),
+            "table": None if self.table is None else self.table.to_json(),
         }
         return encode(Message("model", values=values, tensors={**light(self.f), **arrays}))
 
@@ -96,7 +113,11 @@ class Model:
         if not isinstance(job, Job):
             raise FFGBError("it does not describe a job")
         f = from_tensors(job.family, message.tensors)
-        return Model(job, f, tuple(values["shape"]), tuple(values["classes"]), tuple(values["columns"]))
+        table = values.get("table")
+        return Model(
+            *(job, f, tuple(values["shape"]), tuple(values["classes"]), tuple(values["columns"])),
+            table=None if table is None else Table.from_json(table),
+        )
 
     @staticmethod
     def load(path: str | Path) -> Model:

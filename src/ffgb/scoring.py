@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ffgb.config import Config, load_data
-from ffgb.data import load_sites, read_points
+from ffgb.data import load_sites
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 from ffgb.model import Model
@@ -29,7 +29,7 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
             task=task,
             holdout=0.0,
             classes=model.classes or None,
-            columns=model.columns or None,
+            table=model.form,
         )
         x, y, names, site = new.x, new.y, new.sites, new.site
     else:
@@ -47,7 +47,7 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
 
 def predict(model: Model, file: Path) -> pd.DataFrame:
     """A row a row of the file: the class and its probabilities, or the predicted value."""
-    x = read_points(file, model.columns)
+    x = model.read(file)
     if not model.classes:
         values = model.predict(x)
         names = ["prediction"] if values.ndim == 1 else [f"prediction_{j}" for j in range(values.shape[1])]

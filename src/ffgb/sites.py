@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, load_sites, settle
+from ffgb.data.preprocess import RARE, Said, Table
 from ffgb.engines import Engine
 from ffgb.engines.host import Host
 from ffgb.engines.local import Holding
@@ -35,10 +36,14 @@ class Site:
     path: Path
     target: str | None = None
     task: str | None = None
+    categories: tuple[str, ...] = ()
+    """Columns that are text, whatever they look like."""
+    rare: int = RARE
+    """Rows that it must have of a category before it names it."""
 
     def describe(self) -> Columns:
-        """What it says about its file: how many rows, which columns, which classes.  No value of a row but a class."""
-        return describe_site(self.path, self.target, self.task)
+        """What it says about its file: how many rows, which classes, and of columns what preprocess.py says."""
+        return describe_site(self.path, self.target, self.task, categories=self.categories, rare=self.rare)
 
     def load(self, schema: Schema, seed: int) -> Dataset:
         """Its rows, as all have agreed to see them."""
@@ -48,7 +53,7 @@ class Site:
             seed=seed,
             task=schema.task,
             classes=schema.classes or None,
-            columns=schema.columns or None,
+            table=schema.table,
         )
 
     def move_in(self, schema: Schema, seed: int) -> Resident:
@@ -73,23 +78,28 @@ class Schema:
 
     names: tuple[str, ...]
     """Of the sites, in the order of the clients."""
-    columns: tuple[str, ...]
+    table: Table | None
+    """How points come from raw columns; None if they are images."""
     classes: tuple[str, ...]
     task: str
     shape: tuple[int, ...]
+    """Of a point."""
     rows: tuple[int, ...]
     """Training rows of each site."""
     test_rows: tuple[int, ...]
     outputs: int
 
     @staticmethod
-    def of(described: Mapping[str, Columns], target: str | None = None, task: str | None = None) -> Schema:
+    def of(
+        described: Mapping[str, Columns], target: str | None = None, task: str | None = None, rare: int = RARE
+    ) -> Schema:
         """From what sites say about themselves, by name: an FFGBError that names the site where it does not fit."""
         names = tuple(sorted(described))
         some = [described[name] for name in names]
-        columns, classes, task = settle(names, some, target, task)
+        table, classes, task = settle(names, some, target, task, rare)
+        shape = some[0].shape if table is None else (len(table.names),)
         rows, test_rows = (tuple(getattr(d, part) for d in some) for part in ("rows", "test_rows"))
-        return Schema(names, columns, classes, task, some[0].shape, rows, test_rows, some[0].outputs)
+        return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs)
 
     def dataset(self) -> Dataset:
         """A set of this form without values, for whoever has none of the rows: it takes no memory."""
@@ -99,23 +109,27 @@ class Schema:
         y = np.broadcast_to(kind, (n + m,) if self.outputs == 1 or self.classes else (n + m, self.outputs))
         site = np.repeat(np.arange(len(self.names)), self.rows)
         return Dataset(
-            *("sites", self.task, x[:n], y[:n], x[n:], y[n:], self.classes, self.columns),
-            image=len(self.shape) == 3,
+            *("sites", self.task, x[:n], y[:n], x[n:], y[n:], self.classes),
+            columns=() if self.table is None else self.table.names,
+            image=self.table is None,
+            table=self.table,
             sites=self.names,
             site=site,
             site_test=np.repeat(np.arange(len(self.names)), self.test_rows),
         )
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        table = None if self.table is None else self.table.to_json()
+        return json.dumps({**asdict(self), "table": table}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Schema:
         try:
             values = json.loads(text)
+            table = None if values["table"] is None else Table.from_json(values["table"])
             made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-            return Schema(**made)
-        except (ValueError, TypeError, AttributeError) as error:
+            return Schema(**{**made, "table": table})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FFGBError(f"what the sites agreed on cannot be read ({error}); upgrade all sites") from error
 
 
@@ -156,8 +170,9 @@ def tests_of(schema: Schema) -> int:
 
 def hello(site: Site) -> bytes:
     """What a site says when it is asked who it is."""
-    said: dict[str, Any] = {"name": site.name, "columns": asdict(site.describe())}
-    return encode(Message("hello", values=said))
+    described = asdict(site.describe())
+    described["columns"] = list(described["columns"].items())  # in their order, which names in a header lose
+    return encode(Message("hello", values={"name": site.name, "columns": described}))
 
 
 def met(data: bytes) -> tuple[str, Columns]:
@@ -166,11 +181,12 @@ def met(data: bytes) -> tuple[str, Columns]:
     said = message.values
     try:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said["columns"].items()}
+        fields["columns"] = {str(k): Said(**v) for k, v in fields["columns"]}
         name, columns = said["name"], Columns(**fields)
         if message.kind != "hello" or not isinstance(name, str) or not 0 < len(name) <= 100:
             raise FFGBError("its name is none")
         columns.check()
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FFGBError(f"a site described itself in a way that is not understood ({error})") from error
     return name, columns
 

@@ -147,7 +147,8 @@ def train(
                 break
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
         job = dataclasses.replace(state.job, family=state.result.family)  # of parameter space, the model alone
-        data = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns).to_bytes()
+        said = (dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table)
+        data = Model(job, state.result, *said).to_bytes()
         summary = _summary(config, metrics, before + time.perf_counter() - began)
         finished = state.t == config.exchanges or bool(config.stop and metrics and spent(metrics[-1]))
         if finished and (calls := sum(line.get("uncovered", 0.0) for line in metrics)):

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffgb.data import Dataset, extra_columns, load_sites, partition, read_points
+from ffgb.data import Dataset, load_sites, partition, read_points
 from ffgb.data.files import site_names
+from ffgb.data.preprocess import Column, Table
 from ffgb.errors import FFGBError
 
 Write = Callable[[str, str], Path]
@@ -40,6 +41,11 @@ def table(n: int, seed: int = 0) -> pd.DataFrame:
 def refused(message: str, *paths: Path, target: str | None = "y", **options: object) -> None:
     with pytest.raises(FFGBError, match=f"^{re.escape(message)}$"):
         load_sites(paths, target, **options)  # type: ignore[arg-type]
+
+
+def numbers(*names: str) -> Table:
+    """A table of numbers only."""
+    return Table(tuple(Column(name) for name in names))
 
 
 def all_rows(data: Dataset) -> np.ndarray:
@@ -159,7 +165,7 @@ def test_integers_and_whole_floats_are_the_same_classes(write: Write) -> None:
 def test_a_site_that_knows_what_was_agreed(write: Write) -> None:
     """In a deployment a site has its own file only; columns and classes come from the federation."""
     path = write("a.csv", "b,a,y\n2,1,1\n4,3,1\n")
-    data = load_sites([path], "y", seed=0, columns=("a", "b"), classes=("0", "1", "2"))
+    data = load_sites([path], "y", seed=0, table=numbers("a", "b"), classes=("0", "1", "2"))
     assert data.x.tolist() == [[1, 2], [3, 4]]
     assert data.y.tolist() == [1, 1]
     assert data.classes == ("0", "1", "2")
@@ -170,13 +176,9 @@ def test_a_site_that_knows_what_was_agreed(write: Write) -> None:
         path,
         classes=("0", "2"),
     )
-    refused(
-        f"the columns of {path} are not those of the other sites: it lacks 'c' and has also 'b'; "
-        "give all sites the same "
-        "columns",
-        path,
-        columns=("a", "c"),
-    )
+    agreed = Table((Column("a"), Column("c", fill=7.0, flagged=True)))
+    lacking = load_sites([path], "y", seed=0, table=agreed, classes=("0", "1"))
+    assert lacking.x.tolist() == [[1, 7, 1], [3, 7, 1]]
 
 
 def test_booleans_missing_types_and_odd_columns_of_parquet(tmp_path: Path) -> None:
@@ -194,7 +196,6 @@ def test_booleans_missing_types_and_odd_columns_of_parquet(tmp_path: Path) -> No
     assert data.columns == ("flag", "whole", "price")
     assert data.x.tolist() == [[1, 1, 1.5], [0, 2, 2], [1, 3, 3]]
     assert data.classes == ("u", "v")
-    assert extra_columns(path, ("flag",)) == ("whole", "price", "y")
 
 
 def test_spaces_byte_order_marks_and_quotes(tmp_path: Path) -> None:
@@ -214,16 +215,14 @@ def test_images_and_several_targets_in_npz(tmp_path: Path) -> None:
     assert data.image
     assert data.columns == ()
     assert (all_rows(data).min(), all_rows(data).max()) == (-1, 1)
-    np.testing.assert_array_equal(read_points(tmp_path / "a.npz", ()).shape, (20, 3, 8, 8))
+    np.testing.assert_array_equal(read_points(tmp_path / "a.npz", None).shape, (20, 3, 8, 8))
     np.savez(tmp_path / "b.npz", x=rng.normal(size=(20, 4)), y=rng.normal(size=(20, 3)))
     several = load_sites([tmp_path / "b.npz"], seed=0)
     assert (several.task, several.outputs) == ("regression", 3)
     assert several.columns == ("x0", "x1", "x2", "x3")
     np.savez(tmp_path / "c.npz", x=np.zeros((5, 3, 9, 9)), y=np.arange(5) % 2)
     refused(
-        f"{tmp_path / 'c.npz'} has images of shape (3, 9, 9) and {tmp_path / 'a.npz'} of shape (3, 8, 8); "
-        "give all sites "
-        "the same shape",
+        "c has images of shape (3, 9, 9) and a has images of shape (3, 8, 8); give all sites the same",
         tmp_path / "a.npz",
         tmp_path / "c.npz",
     )
@@ -335,12 +334,12 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
             ": the array y has shape (3,) where x has 2 rows; give one target a row",
         ),
         (
-            {"x": [[1.0, 2], [2.0, np.nan]], "y": [0, 1]},
-            ": column 'x1' has 1 missing or infinite value, the first in row 2; fill them in or remove those rows",
+            {"x": [[1.0, 2], [2.0, -np.inf]], "y": [0, 1]},
+            ": column 'x1' has an infinite value in row 2; correct it",
         ),
         (
             {"x": [[1.0, 1e300], [2.0, 0]], "y": [0, 1]},
-            ": column 'x1' has 1 missing or infinite value, the first in row 1; fill them in or remove those rows",
+            ": column 'x1' has an infinite value in row 1; correct it",
         ),
         (
             {"x": np.full((2, 1, 2, 2), np.nan), "y": [0, 1]},
@@ -386,14 +385,15 @@ def test_no_feature_columns(write: Write) -> None:
 
 
 def test_text_where_numbers_belong(write: Write) -> None:
-    path = write("a.csv", "a,b,y\n1,2,0\n3,high,1\n")
+    path = write("a.csv", "a,b,y\n1,2,0\n3,high,1\n5,6,0\n")
     refused(
-        f"{path}: column 'b' has text where numbers belong, 'high' in row 2; write numbers there or remove the column",
+        f"{path}: column 'b' has text where numbers belong, 'high' in row 2; write numbers there, leave it empty, or "
+        "remove the column",
         path,
     )
-    comma = write("b.csv", 'a,y\n1,0\n"1,5",1\n')
+    comma = write("b.csv", 'a,y\n"2,0",0\n"1,5",1\n')
     refused(
-        f"{comma}: column 'a' has text where numbers belong, '1,5' in row 2; write numbers there or remove the column",
+        f"{comma}: column 'a' has text where numbers belong, '2,0' in row 1; write numbers with a decimal point",
         comma,
     )
     target = write("c.csv", "a,y\n1,low\n2,high\n")
@@ -413,22 +413,14 @@ def test_text_where_numbers_belong(write: Write) -> None:
 
 
 def test_missing_and_infinite_values(write: Write) -> None:
-    path = write("a.csv", "a,b,y\n1,2,0\n3,,1\n4,NA,1\n")
-    refused(
-        f"{path}: column 'b' has 2 missing or infinite values, the first in row 2; fill them in or remove those rows",
-        path,
-    )
+    path = write("a.csv", "a,b,y\n1,2,0\n3,,1\n4,NA,1\n5,?,0\n")
+    data = load_sites([path], "y", seed=0, rare=1)
+    assert data.columns == ("a", "b", "b missing")
+    assert data.x.tolist() == [[1, 2, 0], [3, 2, 1], [4, 2, 1], [5, 2, 1]]
     infinite = write("b.csv", "a,b,y\n1,2,0\n-inf,3,1\n")
-    refused(
-        f"{infinite}: column 'a' has 1 missing or infinite value, the first in row 2; "
-        "fill them in or remove those rows",
-        infinite,
-    )
+    refused(f"{infinite}: column 'a' has the infinite or too large value -inf in row 2; correct it", infinite)
     huge = write("c.csv", "a,y\n1,0\n1e39,1\n")
-    refused(
-        f"{huge}: column 'a' has 1 missing or infinite value, the first in row 2; fill them in or remove those rows",
-        huge,
-    )
+    refused(f"{huge}: column 'a' has the infinite or too large value 1e+39 in row 2; correct it", huge)
     target = write("d.csv", "a,y\n1,\n2,1\n3,None\n")
     refused(
         f"{target}: the target 'y' has 2 missing values, the first in row 1 (empty cells, NA, None and null count as "
@@ -456,20 +448,19 @@ def test_dates_and_lists(tmp_path: Path) -> None:
         load_sites([path], "y")
 
 
-def test_different_columns(write: Write) -> None:
+def test_different_columns(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     one = write("one.csv", TWO)
     two = write("two.csv", "a,c,d,y\n1,2,3,0\n")
-    refused(
-        f"the columns of {two} are not those of {one}: it lacks 'b' and has also 'c', 'd'; "
-        "give all sites the same columns",
-        one,
-        two,
-    )
+    with caplog.at_level("WARNING", "ffgb"):
+        assert load_sites([one, two], "y").columns == ("a",)
+    assert "site one also has the column 'b', which is not used" in caplog.text
     three = write("three.csv", "a,b,c,y\n1,2,3,0\n")
-    refused(
-        f"the columns of {three} are not those of {one}: it has also 'c'; give all sites the same columns", one, three
-    )
-    refused(f"the columns of {one} are not those of {three}: it lacks 'c'; give all sites the same columns", three, one)
+    with caplog.at_level("WARNING", "ffgb"):
+        assert load_sites([one, two, three], "y").columns == ("a", "b", "c", "b missing", "c missing")
+    assert "site two lacks the column 'b'; its values count as missing there" in caplog.text
+    assert "site two also has the column 'd', which is not used" in caplog.text
+    strange = write("strange.csv", "e,y\n1,0\n")
+    refused("the sites have no column in common that can be used; give all sites the same columns", one, strange)
 
 
 def test_one_class(write: Write) -> None:
@@ -538,39 +529,39 @@ def test_bad_arguments(write: Write) -> None:
 
 def test_read_points(write: Write) -> None:
     path = write("new.csv", "id,b,a,y\nk1,2,1,0\nk2,4,3,\n")
-    points = read_points(path, ("a", "b"))
+    points = read_points(path, numbers("a", "b"))
     assert points.dtype == np.float32
     assert points.tolist() == [[1, 2], [3, 4]]
-    assert extra_columns(path, ("a", "b")) == ("id", "y")
     index = write("index.csv", ",a,\n0,1,5\n1,2,6\n")
-    assert read_points(index, ("a",)).tolist() == [[1], [2]]
+    assert read_points(index, numbers("a")).tolist() == [[1], [2]]
 
 
 def test_read_points_of_npz(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=[[1.0, 2.0], [3.0, 4.0]])
-    assert read_points(path, ("x1", "x0")).tolist() == [[2, 1], [4, 3]]
-    assert extra_columns(path, ("x0",)) == ("x1",)
-    with pytest.raises(FFGBError, match=r"a\.npz has points with 2 columns where the model needs 'a', 'b', 'c'"):
-        read_points(path, ("a", "b", "c"))
+    assert read_points(path, numbers("x1", "x0")).tolist() == [[2, 1], [4, 3]]
+    with pytest.raises(FFGBError, match=r"a\.npz lacks the columns 'a', 'b'; it needs all columns"):
+        read_points(path, numbers("a", "x0", "b"))
 
 
 def test_read_points_refuses(write: Write) -> None:
     path = write("new.csv", "Age,b\n1,x\n")
     for columns, message in (
         (
-            ("age", "c"),
-            " lacks the columns 'age', 'c' (did you mean 'Age'?); it needs all columns that the model was trained on",
+            numbers("age", "c"),
+            " lacks the columns 'age', 'c' (did you mean 'Age'?); it needs all columns that the model was trained on, "
+            "if only with empty cells",
         ),
         (
-            ("b",),
-            ": column 'b' has text where numbers belong, 'x' in row 1; write numbers there or remove the column",
+            numbers("b"),
+            ": column 'b' has text where numbers belong, 'x' in row 1; write numbers there, leave it empty, or remove "
+            "the column",
         ),
-        ((), " is a table, and the model needs images; give an NPZ file with an array x"),
+        (None, " is a table, and the model needs images; give an NPZ file with an array x"),
     ):
         with pytest.raises(FFGBError, match=f"^{re.escape(str(path) + message)}$"):
             read_points(path, columns)
     with pytest.raises(FFGBError, match="does not exist; check the path"):
-        read_points(path.with_name("gone.csv"), ("a",))
+        read_points(path.with_name("gone.csv"), numbers("a"))
     with pytest.raises(FFGBError, match="has a header but no rows"):
-        read_points(write("empty.csv", "a\n"), ("a",))
+        read_points(write("empty.csv", "a\n"), numbers("a"))

@@ -110,7 +110,8 @@ def client(
     if key is not None and name not in (None, key.stem):
         raise FFGBError(f"a site with a key bears its name, {key.stem}; leave --name out")
     settings, target, task = _settings(config, target, task)
-    site = Site(name or (key or data).stem, data.absolute(), target, task)
+    known = {k: settings[k] for k in ("categories", "rare") if k in settings}
+    site = Site(name or (key or data).stem, data.absolute(), target, task, **known)
     said = site.describe()  # what is wrong with the file is said here, to its owner
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip

@@ -42,6 +42,10 @@ def train(
     task: Annotated[
         str | None, _option(DATA, "classification or regression, for files.", "by the target's values")
     ] = None,
+    categories: Annotated[
+        str | None, _option(DATA, "Columns that are categories though they look like numbers: cp,thal.", False)
+    ] = None,
+    rare: Annotated[int, _option(DATA, "Rows that a site must have of a category before it names it.", min=1)] = 10,
     clients: Annotated[int | None, _option(DATA, "Number of clients N.", "20, or the natural sites", min=1)] = None,
     split: Annotated[
         str | None,
@@ -221,6 +225,7 @@ def train(
     given = {name: value for name, value in ctx.params.items() if name in settings and _was_given(ctx, name)}
     for name, read in (
         ("data", tuple),
+        ("categories", lambda text: tuple(name.strip() for name in text.split(","))),
         ("hidden", _sizes),
         ("participation", partial(number, name="--participation", what="clients")),
         ("lipschitz", _steepness),

@@ -1,7 +1,7 @@
 """Data sets by name or from site files, and how their rows are dealt out to clients."""
 
 from ffgb.data.dataset import Dataset
-from ffgb.data.files import extra_columns, load_sites, read_points
+from ffgb.data.files import load_sites, read_points
 from ffgb.data.partition import partition
 from ffgb.data.sources import SOURCES, Listing, Source, available, listing, load, verify
 
@@ -11,7 +11,6 @@ __all__ = [
     "Listing",
     "Source",
     "available",
-    "extra_columns",
     "listing",
     "load",
     "load_sites",

@@ -7,6 +7,7 @@ from typing import final
 
 import numpy as np
 
+from ffgb.data.preprocess import Table
 from ffgb.functions import Array
 
 CLASSIFICATION = "classification"
@@ -44,6 +45,8 @@ class Dataset:
     site: Array | None = None
     """Index into `sites` of each training row."""
     site_test: Array | None = None
+    table: Table | None = None
+    """How x comes from raw columns, for files of tables."""
 
     def __post_init__(self) -> None:
         assert self.task in TASKS

@@ -1,17 +1,18 @@
 """Site files: one CSV, Parquet or NPZ file a client, checked so that every mistake in them is named.
 
-A CSV or Parquet file has a header, numeric feature columns and a target column.  An NPZ file has arrays `x` (n, d), or
-(n, channels, height, width) for images, and `y` (n,) or (n, c), and optionally `columns`, the d names.
-Rows are counted from 1 below the header.
+A CSV or Parquet file has a header, columns of numbers or of text, and a target column; preprocess.py makes numbers of
+them.  An NPZ file has arrays `x` (n, d), or (n, channels, height, width) for images, and `y` (n,) or (n, c), and
+optionally `columns`, the d names.  Rows are counted from 1 below the header.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import logging
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -23,13 +24,20 @@ import pyarrow.parquet as pq
 
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out
 from ffgb.data.formats import scaled_pixels
+from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe
+from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
 from ffgb.seeds import stream
 
+log = logging.getLogger("ffgb")
+
 # A site with fewer rows than this keeps all of them for training: a fifth of four rows is none.
 TOO_FEW_TO_HOLD_OUT = 5
+MOST_COLUMNS = 100_000
+UNKNOWN = ("?",)
+"""What stands for a missing value in CSV files, besides empty cells, NA, NaN, None and null."""
 
 _CSV = (".csv",)
 _PARQUET = (".parquet", ".pq")
@@ -40,12 +48,19 @@ _SHOWN = 12
 @final
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """One file's rows: float32 points, and a target of text or of float64 numbers."""
+    """One file's rows: images, or raw columns by name; and a target of text or of float64 numbers."""
 
     path: Path
-    x: Array
-    columns: tuple[str, ...]
+    images: Array | None
+    raw: Mapping[str, Array]
     y: Array
+
+    def points(self, table: Table | None) -> Array:
+        """Float32 points, as the table that was agreed on makes them."""
+        if self.images is not None:
+            return self.images
+        assert table is not None
+        return table(self.raw)
 
 
 def load_sites(
@@ -56,13 +71,15 @@ def load_sites(
     task: str | None = None,
     holdout: float = HOLDOUT,
     classes: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
+    table: Table | None = None,
+    categories: Sequence[str] = (),
+    rare: int = RARE,
 ) -> Dataset:
     """A data set whose natural clients are the files.
 
-    The columns are those of the first file and the classes all that occur in any file, unless the federation has agreed
-    on `columns` and `classes` before, as sites that see only their own file must.  Each file holds out its own test
-    rows, and which rows these are depends on that file and the seed alone.
+    Columns and classes are what the files can agree on, unless the federation has agreed on a `table` and `classes`
+    before, as sites that see only their own file must.  Each file holds out its own test rows, and which rows these are
+    depends on that file and the seed alone.
     """
     paths = [Path(path) for path in paths]
     if not paths:
@@ -74,19 +91,18 @@ def load_sites(
     _refuse_twice(paths)
     if classes is not None:
         task = CLASSIFICATION
-    sites = [_read_site(path, target, task) for path in paths]
-    if columns is not None:
-        sites = [_in_order(site, tuple(columns), "the other sites", sites[0].x.shape[1:]) for site in sites]
-    else:
-        first = sites[0]
-        sites = [_in_order(site, first.columns, str(first.path), first.x.shape[1:]) for site in sites]
+    sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
+    found = site_names(paths)
+    if table is None:
+        table = _agreed([(name, *_form(site, rare)) for name, site in zip(found, sites, strict=True)], rare)
     names, labels, task = _labels(sites, target, task, classes)
 
     parts: dict[str, list[Array]] = {"x": [], "y": [], "site": [], "x_test": [], "y_test": [], "site_test": []}
     for i, (site, y) in enumerate(zip(sites, labels, strict=True)):
         share = holdout if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0
         train, test = hold_out(y, share, stream(seed, "holdout"))
-        rows = (site.x[train], y[train], np.full(len(train), i), site.x[test], y[test], np.full(len(test), i))
+        x = site.points(table)
+        rows = (x[train], y[train], np.full(len(train), i), x[test], y[test], np.full(len(test), i))
         for part, values in zip(parts.values(), rows, strict=True):
             part.append(values)
     joined = {name: np.concatenate(values) for name, values in parts.items()}
@@ -98,11 +114,12 @@ def load_sites(
         joined["x_test"],
         joined["y_test"],
         names,
-        sites[0].columns,
-        image=sites[0].x.ndim == 4,
-        sites=site_names(paths),
+        table.names if table is not None else (),
+        image=table is None,
+        sites=found,
         site=joined["site"],
         site_test=joined["site_test"],
+        table=table,
     )
 
 
@@ -114,7 +131,9 @@ class Columns:
     rows: int
     test_rows: int
     shape: tuple[int, ...]
-    columns: tuple[str, ...]
+    """Of an image; empty for tables."""
+    columns: Mapping[str, Said]
+    """What is said about each; none for images."""
     kind: str
     """Of the target: "text", "whole" numbers, or "numbers"."""
     classes: tuple[str, ...] | tuple[float, ...]
@@ -124,19 +143,28 @@ class Columns:
     def check(self) -> None:
         """Raise an FFGBError if no file can be like that."""
         sizes = (self.rows, self.test_rows, self.outputs, *self.shape)
-        if not all(type(n) is int and 0 <= n < 2**40 for n in sizes) or not self.rows or not 1 <= len(self.shape) <= 3:
+        if not all(type(n) is int and 0 <= n < 2**40 for n in sizes) or not self.rows:
             raise FFGBError("a site's numbers of rows and columns are none")
+        if len(self.shape) != (0 if self.columns else 3) or len(self.columns) > MOST_COLUMNS:
+            raise FFGBError("a site has neither images nor a table")
         if self.kind not in ("text", "whole", "numbers") or not all(isinstance(c, str) for c in self.columns):
             raise FFGBError("a site's columns have no names")
         if not all(isinstance(c, str if self.kind == "text" else (int, float)) for c in self.classes):
             raise FFGBError("a site's classes have no names")
-        if self.columns and self.shape != (len(self.columns),):
-            raise FFGBError("a site's columns are not as many as it says")
+        for said in self.columns.values():
+            said.check()
 
 
-def describe_site(path: Path, target: str | None = None, task: str | None = None, holdout: float = HOLDOUT) -> Columns:
-    """What may be said about a site's file.  Values of the target are, where they are classes; no others."""
-    site = _read_site(Path(path), target, task)
+def describe_site(
+    path: Path,
+    target: str | None = None,
+    task: str | None = None,
+    holdout: float = HOLDOUT,
+    categories: Sequence[str] = (),
+    rare: int = RARE,
+) -> Columns:
+    """What may be said about a site's file: of columns what preprocess.py says, of the target its classes."""
+    site = _read_site(Path(path), target, task, _kinds(categories, None))
     kind, values = "text", np.unique(site.y)
     if not is_text(site.y):
         kind = "whole" if site.y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
@@ -145,62 +173,57 @@ def describe_site(path: Path, target: str | None = None, task: str | None = None
     share = holdout if len(site.y) >= TOO_FEW_TO_HOLD_OUT else 0.0
     train, test = hold_out(site.y, share, stream(0, "holdout"))
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
-    return Columns(len(train), len(test), tuple(site.x.shape[1:]), site.columns, kind, tuple(known), outputs)
+    shape, columns = _form(site, rare)
+    return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
 
 
 def settle(
-    names: Sequence[str], described: Sequence[Columns], target: str | None = None, task: str | None = None
-) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Columns, classes and task that these sites can agree on, as `load_sites` would have read them from all files."""
+    names: Sequence[str],
+    described: Sequence[Columns],
+    target: str | None = None,
+    task: str | None = None,
+    rare: int = RARE,
+) -> tuple[Table | None, tuple[str, ...], str]:
+    """Table, classes and task that these sites can agree on, as `load_sites` would have read them from all files."""
+    table = _agreed([(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)], rare)
     sites = []
     for name, said in zip(names, described, strict=True):
         # of numbers to predict no value is known: any that are certainly none of a class stand for them
         y = np.array(said.classes if said.classes else [0.5] if said.kind == "numbers" else np.arange(FEW + 1.0))
         if said.outputs > 1:
             y = np.zeros((1, said.outputs))
-        sites.append(_Site(Path(name), np.empty((0, *said.shape), np.float32), said.columns, y))
-    first = sites[0]
-    sites = [_in_order(site, first.columns, str(first.path), first.x.shape[1:]) for site in sites]
+        sites.append(_Site(Path(name), None, {}, y))
     classes, _, task = _labels(sites, target, task, None)
-    return first.columns, classes, task
+    return table, classes, task
 
 
-def read_points(path: Path, columns: Sequence[str]) -> Array:
-    """The named columns of a file as float32 points, to predict at; other columns, the target too, are not looked at.
+def read_points(path: Path, table: Table | None) -> Array:
+    """A file's rows as float32 points, to predict at; columns that the table does not name are not looked at.
 
-    `columns` is empty for images, which come as the array `x` of an NPZ file.
+    Without a table the points are images, the array `x` of an NPZ file.
     """
     path = Path(path)
     _refuse_unreadable(path)
     if path.suffix.lower() in _NPZ:
-        arrays = _read_npz(path)
-        x, names = _npz_points(arrays, path)
-        if not columns:
+        x, names = _npz_points(_read_npz(path), path)
+        if table is None:
             return x
-        if not names or set(columns) - set(names):
-            raise FFGBError(f"{path} has points with {_count(names, 'column')} where the model needs {_list(columns)}")
-        return x[:, [names.index(column) for column in columns]]
-    if not columns:
+        raw: Mapping[str, Any] = _named(x, names)
+    elif table is None:
         raise FFGBError(f"{path} is a table, and the model needs images; give an NPZ file with an array x")
-    frame = _read_frame(path)
-    missing = [column for column in columns if column not in frame.columns]
+    else:
+        frame = _read_frame(path)
+        raw = dict.fromkeys(frame.columns)
+    missing = [c.name for c in table.columns if c.name not in raw]
     if missing:
         raise FFGBError(
-            f"{path} lacks the column{'s' * (len(missing) > 1)} {_list(missing)}{_hint(missing[0], frame.columns)}; "
-            f"it needs all columns that the model was trained on"
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {_list(missing)}{_hint(missing[0], list(raw))}; "
+            f"it needs all columns that the model was trained on, if only with empty cells"
         )
-    return _points(frame, list(columns), path)
-
-
-def extra_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a file that `read_points` does not look at, for the caller to report."""
-    path = Path(path)
-    _refuse_unreadable(path)
     if path.suffix.lower() in _NPZ:
-        names: Sequence[str] = _npz_points(_read_npz(path), path)[1]
-    else:
-        names = _csv_header(path) if path.suffix.lower() in _CSV else _parquet_header(path)
-    return tuple(name for name in names if name not in set(columns))
+        return table(raw)
+    kinds = _kinds((), table)
+    return table({c.name: raw_column(frame, c.name, str(path), kinds[c.name]) for c in table.columns})
 
 
 def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -239,12 +262,13 @@ def _refuse_unreadable(path: Path) -> None:
         raise FFGBError(f"{path} is empty; give a file with rows in it")
 
 
-def _read_site(path: Path, target: str | None, task: str | None) -> _Site:
+def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[str, str]) -> _Site:
     _refuse_unreadable(path)
     if path.suffix.lower() in _NPZ:
         arrays = _read_npz(path)
-        x, columns = _npz_points(arrays, path)
-        return _Site(path, x, columns, _npz_target(arrays, path, len(x), task))
+        x, names = _npz_points(arrays, path)
+        y = _npz_target(arrays, path, len(x), task)
+        return _Site(path, None, _named(x, names), y) if names else _Site(path, x, {}, y)
     if target is None:
         raise FFGBError(f"{path} is a table, and no target is named; name the column to predict with --target")
     frame = _read_frame(path)
@@ -259,7 +283,38 @@ def _read_site(path: Path, target: str | None, task: str | None) -> _Site:
         raise FFGBError(f"{path}: column {position} has no name (is it a row index?); name it or remove it")
     if not features:
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
-    return _Site(path, _points(frame, features, path), tuple(features), _target(frame[target], path, task))
+    columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
+    return _Site(path, None, columns, _target(frame[target], path, task))
+
+
+def _named(x: Array, names: Sequence[str]) -> dict[str, Array]:
+    return {name: x[:, j].astype(np.float64) for j, name in enumerate(names)}
+
+
+def _kinds(categories: Sequence[str], table: Table | None) -> dict[str, str]:
+    """Of which kind columns are whatever their values look like: those that were named, or agreed on."""
+    known = {} if table is None else {c.name: NUMBER if c.categories is None else TEXT for c in table.columns}
+    return known | dict.fromkeys(categories, TEXT)
+
+
+def _form(site: _Site, rare: int) -> tuple[tuple[int, ...], dict[str, Said]]:
+    """The shape of a site's images, or what it says about its columns."""
+    return () if site.images is None else site.images.shape[1:], describe(site.raw, rare)
+
+
+def _agreed(sites: Sequence[tuple[str, tuple[int, ...], Mapping[str, Said]]], rare: int) -> Table | None:
+    """The table that sites with these columns share; None if they have images, all of one shape."""
+    first, shape, _ = sites[0]
+    for name, other, _ in sites:
+        if other != shape:
+            said = [f"images of shape {s}" if s else "a table" for s in (other, shape)]
+            raise FFGBError(f"{name} has {said[0]} and {first} has {said[1]}; give all sites the same")
+    if shape:
+        return None
+    table, told = agree({name: columns for name, _, columns in sites}, rare)
+    for line in told:
+        log.warning("%s", line)
+    return table
 
 
 def _read_frame(path: Path) -> pd.DataFrame:
@@ -271,7 +326,9 @@ def _read_frame(path: Path) -> pd.DataFrame:
             raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
     try:
         if is_csv:
-            frame = pd.read_csv(path, skipinitialspace=True, low_memory=False, encoding="utf-8-sig")
+            frame = pd.read_csv(
+                path, skipinitialspace=True, low_memory=False, encoding="utf-8-sig", na_values=list(UNKNOWN)
+            )
         else:
             frame = pd.read_parquet(path)
     except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
@@ -337,20 +394,10 @@ def _read_npz(path: Path) -> dict[str, Array]:
 # Values
 
 
-def _points(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> Array:
-    x = np.empty((len(frame), len(columns)), np.float32)
-    for j, column in enumerate(columns):
-        x[:, j] = _numbers(frame[column], path, f"column {column!r}", feature=True)
-    return x
-
-
-def _numbers(values: pd.Series[Any], path: Path, what: str, *, feature: bool = False) -> Array:
-    """A column as finite float64 numbers."""
+def _numbers(values: pd.Series[Any], path: Path, what: str) -> Array:
+    """A target as finite float64 numbers."""
     if values.dtype.kind in "mMc" or isinstance(values.dtype, pd.PeriodDtype | pd.DatetimeTZDtype):
-        raise FFGBError(
-            f"{path}: {what} holds {values.dtype} values; "
-            f"turn them into plain numbers{' or remove the column' * feature}"
-        )
+        raise FFGBError(f"{path}: {what} holds {values.dtype} values; turn them into plain numbers")
     try:
         numbers = pd.to_numeric(values.astype(object) if values.dtype == "category" else values, errors="coerce")
     except TypeError as error:  # lists and the like in a Parquet file
@@ -360,7 +407,7 @@ def _numbers(values: pd.Series[Any], path: Path, what: str, *, feature: bool = F
         row = int(np.argmax(bad))
         raise FFGBError(
             f"{path}: {what} has text where numbers belong, {_value(values.iloc[row])} in row {row + 1}; "
-            f"write numbers there{' or remove the column' * feature}"
+            "write numbers there"
         )
     result = numbers.to_numpy(np.float64, na_value=np.nan)
     _refuse_missing(result, path, what)
@@ -440,8 +487,9 @@ def _npz_points(arrays: dict[str, Array], path: Path) -> tuple[Array, tuple[str,
             "give one name a column"
         )
     points = _float32(x)
-    for j in np.flatnonzero(~np.isfinite(points).all(axis=0))[:1]:
-        _refuse_missing(points[:, j], path, f"column {names[j]!r}")
+    for j in np.flatnonzero(np.isinf(points).any(axis=0))[:1]:
+        row = int(np.argmax(np.isinf(points[:, j])))
+        raise FFGBError(f"{path}: column {names[j]!r} has an infinite value in row {row + 1}; correct it")
     return points, names
 
 
@@ -471,26 +519,6 @@ def _npz_target(arrays: dict[str, Array], path: Path, rows: int, task: str | Non
 
 
 # All files together
-
-
-def _in_order(site: _Site, columns: tuple[str, ...], whose: str, shape: tuple[int, ...]) -> _Site:
-    """The site with its columns in the agreed order."""
-    missing = [column for column in columns if column not in site.columns]
-    extra = [column for column in site.columns if column not in columns]
-    if missing or extra:
-        differences = [f"lacks {_list(missing)}"] * bool(missing) + [f"has also {_list(extra)}"] * bool(extra)
-        raise FFGBError(
-            f"the columns of {site.path} are not those of {whose}: it {' and '.join(differences)}; "
-            "give all sites the same columns"
-        )
-    if not columns and site.x.shape[1:] != shape:
-        raise FFGBError(
-            f"{site.path} has images of shape {site.x.shape[1:]} and {whose} of shape {shape}; "
-            "give all sites the same shape"
-        )
-    if columns == site.columns:
-        return site
-    return _Site(site.path, site.x[:, [site.columns.index(column) for column in columns]], columns, site.y)
 
 
 def _labels(

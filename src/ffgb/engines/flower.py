@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from threadpoolctl import threadpool_limits
 
+from ffgb.data.preprocess import RARE
 from ffgb.engines import Engine
 from ffgb.engines.local import Holding
 from ffgb.engines.node import KIND, flwr, pack, unpack
@@ -260,7 +261,8 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
     try:
         keys = None if job["keys"] is None else {int(node): name for node, name in job["keys"].items()}
         found = gather(grid, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text), keys)
-        schema = Schema.of({name: columns for name, (_, columns) in found.items()}, job["target"], job["task"])
+        described = {name: columns for name, (_, columns) in found.items()}
+        schema = Schema.of(described, job["target"], job["task"], int(job["config"].get("rare", RARE)))
         nodes = {name: node for name, (node, _) in found.items()}
         resume = (out / "config.json").exists()
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}

@@ -1,0 +1,254 @@
+"""Tables as they are: from raw columns at each site to numbers that mean the same at all of them.
+
+Each site says a little about each of its columns (`Said`): of what kind it is, how many values are missing, the sum of
+the others, and the categories that at least so many of its rows have.  From what all sites say comes the `Table`, which
+turns raw columns into numbers, and travels with the model.  Nothing else of a column leaves its site for this; means,
+variances and quantiles of the numbers are asked for later, by the maps that need them.
+
+A number that is missing becomes the mean of all sites, and a column of its own says that it was missing.  A category
+that is missing, rare, or unknown is none of the known ones: zeros in all of their columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import pandas as pd
+
+from ffgb.errors import FFGBError
+from ffgb.functions import Array
+
+RARE: Final = 10
+"""Rows that a site must have of a category before it names it."""
+MOST: Final = 100
+"""Categories of a column: those with the most rows.  The others are none of the known ones."""
+NUMBER, TEXT, NONE = "number", "text", "none"
+"""Kinds of columns; of one without any value it is not known."""
+MISSING = "missing"
+
+
+@final
+@dataclass(frozen=True)
+class Said:
+    """What a site says about one of its columns."""
+
+    kind: str
+    missing: int
+    count: int
+    """Values that are there."""
+    total: float
+    """Their sum, if they are numbers and as many as it takes to name a category; 0 otherwise."""
+    categories: Mapping[str, int]
+    """Values that are text, with their rows; only those with enough of them."""
+
+    def check(self) -> None:
+        """Raise an FFGBError if no column can be like that: it came from elsewhere."""
+        counts = (self.missing, self.count, *self.categories.values())
+        if self.kind not in (NUMBER, TEXT, NONE) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
+            raise FFGBError("a site describes a column in a way that is not understood")
+        if not isinstance(self.total, float) or not math.isfinite(self.total):
+            raise FFGBError("a site says a total that is no number")
+        if len(self.categories) > MOST or not all(isinstance(c, str) and len(c) <= 1000 for c in self.categories):
+            raise FFGBError(f"a site names more than {MOST} categories, or one without end")
+
+
+@final
+@dataclass(frozen=True)
+class Column:
+    """A raw column, and what becomes of it."""
+
+    name: str
+    categories: tuple[str, ...] | None = None
+    """Each has a column of zeros and ones; None if it holds numbers."""
+    fill: float = 0.0
+    """What stands for a number that is missing."""
+    flagged: bool = False
+    """Whether a column of its own says which numbers were missing."""
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """Raw columns to numbers, as all sites have agreed."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns of numbers: as the raw ones, then what says that numbers were missing."""
+        found: list[str] = []
+        for c in self.columns:
+            found += [c.name] if c.categories is None else [f"{c.name}={value}" for value in c.categories]
+        return (*found, *(f"{c.name} {MISSING}" for c in self.columns if c.flagged))
+
+    def __call__(self, values: Mapping[str, Array]) -> Array:
+        """Float32 numbers (n, D) from raw columns: float64 with NaN, or text with None, where nothing is known."""
+        n = len(next(iter(values.values())))
+        blocks: list[Array] = []
+        flags: list[Array] = []
+        for c in self.columns:
+            raw = values.get(c.name)
+            if c.categories is not None:
+                known = np.full(n, None, object) if raw is None else raw
+                blocks.append((known[:, None] == np.array(c.categories, object)[None, :]).astype(np.float32))
+                continue
+            number = np.full(n, np.nan) if raw is None else raw
+            gone = np.isnan(number)
+            blocks.append(np.where(gone, c.fill, number).astype(np.float32)[:, None])
+            if c.flagged:
+                flags.append(gone.astype(np.float32)[:, None])
+        return np.hstack([*blocks, *flags])
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(c) for c in self.columns]
+
+    @staticmethod
+    def from_json(values: Sequence[Mapping[str, Any]]) -> Table:
+        try:
+            return Table(
+                tuple(
+                    Column(
+                        str(v["name"]),
+                        None if v["categories"] is None else tuple(map(str, v["categories"])),
+                        float(v["fill"]),
+                        bool(v["flagged"]),
+                    )
+                    for v in values
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FFGBError(f"a table's columns cannot be read ({error})") from error
+
+
+def describe(values: Mapping[str, Array], rare: int = RARE) -> dict[str, Said]:
+    """What a site says about its columns."""
+    return {name: _said(column, rare) for name, column in values.items()}
+
+
+def _said(column: Array, rare: int) -> Said:
+    there = column[~pd.isna(column)]
+    missing = len(column) - len(there)
+    if len(there) == 0:
+        return Said(NONE, missing, 0, 0.0, {})
+    if column.dtype != object:
+        return Said(NUMBER, missing, len(there), math.fsum(there) if len(there) >= rare else 0.0, {})
+    counts = pd.Series(there).value_counts()
+    named = sorted(((str(c), int(n)) for c, n in counts.items() if n >= rare), key=lambda pair: (-pair[1], pair[0]))
+    return Said(TEXT, missing, len(there), 0.0, dict(named[:MOST]))
+
+
+def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Table, list[str]]:
+    """The table that these sites can share, and what is to be told: what a site lacks, has more, or cannot use.
+
+    A column is used if more than half of the sites have it, in the order of the first that does; where it is lacking,
+    its values are missing.
+    """
+    order: dict[str, list[str]] = {}
+    for site, said in sites.items():
+        for name in said:
+            order.setdefault(name, []).append(site)
+    columns: list[Column] = []
+    told: list[str] = []
+    for name, having in order.items():
+        lacking = [site for site in sites if site not in having]
+        if 2 * len(having) <= len(sites):
+            told.append(f"{_sites(having)} also {_have(having)} the column {name!r}, which is not used")
+            continue
+        if lacking:
+            told.append(f"{_sites(lacking)} {_lack(lacking)} the column {name!r}; its values count as missing there")
+        column = _settled(name, {site: sites[site][name] for site in having}, rare, bool(lacking))
+        if column is None:
+            told.append(f"the column {name!r} has no value that {rare} rows of a site share, and is not used")
+        else:
+            columns.append(column)
+    if not columns:
+        raise FFGBError("the sites have no column in common that can be used; give all sites the same columns")
+    return Table(tuple(columns)), told
+
+
+def _settled(name: str, said: Mapping[str, Said], rare: int, lacking: bool) -> Column | None:
+    kinds = {s.kind for s in said.values()} - {NONE}
+    if kinds == {NUMBER, TEXT}:
+        text, number = (next(site for site, s in said.items() if s.kind == kind) for kind in (TEXT, NUMBER))
+        raise FFGBError(
+            f"column {name!r} is text at {text} and numbers at {number}; write it the same way everywhere, or name it "
+            "with --categories"
+        )
+    if not kinds:
+        return None
+    if kinds == {NUMBER}:
+        known = [s for s in said.values() if s.count >= rare]
+        fill = math.fsum(s.total for s in known) / sum(s.count for s in known) if known else 0.0
+        return Column(name, None, fill, lacking or any(s.missing for s in said.values()))
+    counts: dict[str, int] = {}
+    for s in said.values():
+        for category, n in s.categories.items():
+            counts[category] = counts.get(category, 0) + n
+    most = sorted(counts, key=lambda c: (-counts[c], c))[:MOST]
+    return Column(name, tuple(sorted(most))) if most else None
+
+
+def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -> Array:
+    """A column of a table: float64 with NaN, or text with None, where nothing is known.
+
+    If it is not known of which kind it is, it holds numbers if more than half of its values are some.  Text among
+    numbers is refused, by its row.
+    """
+    values = frame[column]
+    what = f"{where}: column {column!r}"
+    if values.dtype.kind in "mMc" or isinstance(values.dtype, pd.PeriodDtype | pd.DatetimeTZDtype):
+        raise FFGBError(f"{what} holds {values.dtype} values; turn them into plain numbers or remove the column")
+    values = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
+    if pd.api.types.is_bool_dtype(values.dtype):
+        values = values.astype(str) if kind == TEXT else values.astype("float64")
+    gone = values.isna().to_numpy(bool)
+    if kind != TEXT:
+        try:
+            numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        except TypeError as error:  # lists and the like in a Parquet file
+            raise FFGBError(f"{what} holds {values.dtype} values; replace them by plain numbers") from error
+        bad = np.isnan(numbers) & ~gone
+        if not bad.any():
+            return _finite(numbers, what)
+        commas = values[~gone].astype(str).str.fullmatch(r"\s*[-+]?\d+,\d+\s*").to_numpy(bool)
+        if kind == NUMBER or 2 * (bad.sum() - commas.sum()) < (~gone).sum():
+            row = int(np.argmax(bad))
+            shown = repr(str(values.iloc[row]))
+            how = "with a decimal point" if commas.any() else "there, leave it empty, or remove the column"
+            raise FFGBError(
+                f"{what} has text where numbers belong, {shown if len(shown) <= 40 else shown[:36] + '…'} in row "
+                f"{row + 1}; write numbers {how}"
+            )
+    text = np.full(len(values), None, object)
+    for i, value in enumerate(values.tolist()):
+        if not gone[i] and not isinstance(value, str | int | float):
+            raise FFGBError(f"{what} holds values that are neither numbers nor text, in row {i + 1}; replace them")
+        if not gone[i]:
+            text[i] = f"{value:.15g}" if isinstance(value, float | int) else str(value).strip()
+    return text
+
+
+def _finite(numbers: Array, what: str) -> Array:
+    with np.errstate(over="ignore"):
+        bad = np.isinf(numbers.astype(np.float32))  # what overflows there would be infinite to every learner
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise FFGBError(f"{what} has the infinite or too large value {numbers[row]:g} in row {row + 1}; correct it")
+    return numbers
+
+
+def _sites(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"site{'s' * (len(names) > 1)} {shown}"
+
+
+def _have(names: Sequence[str]) -> str:
+    return "have" if len(names) > 1 else "has"
+
+
+def _lack(names: Sequence[str]) -> str:
+    return "lack" if len(names) > 1 else "lacks"

@@ -1,0 +1,156 @@
+"""Raw columns to numbers: what sites say of them, what they agree on, and what becomes of rows that no one foresaw."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffgb.config import Config
+from ffgb.data.files import load_sites, read_points
+from ffgb.data.preprocess import MOST, NONE, NUMBER, TEXT, Column, Said, Table, agree, describe, raw
+from ffgb.errors import FFGBError
+from ffgb.model import Model
+from ffgb.sites import Schema, Site, hello, met
+from ffgb.training import train
+
+
+def columns(frame: pd.DataFrame, **kinds: str) -> dict[str, Any]:
+    return {str(name): raw(frame, str(name), "a.csv", kinds.get(str(name))) for name in frame.columns}
+
+
+FRAME = pd.DataFrame(
+    {
+        "age": [30.0, np.nan, 50.0, 40.0],
+        "job": ["nurse", "clerk", None, "nurse"],
+        "old": [True, False, True, True],
+        "code": [1, 2, 2, 1],
+        "empty": [None, None, None, None],
+    }
+)
+
+
+def test_what_a_site_says() -> None:
+    said = describe(columns(FRAME), rare=2)
+    assert said["age"] == Said(NUMBER, 1, 3, 120.0, {})
+    assert said["job"] == Said(TEXT, 1, 3, 0.0, {"nurse": 2})  # one clerk is not named
+    assert said["old"] == Said(NUMBER, 0, 4, 3.0, {})
+    assert said["empty"] == Said(NONE, 4, 0, 0.0, {})
+    assert describe(columns(FRAME), rare=4)["age"].total == 0.0  # nor is the sum of three
+    assert describe(columns(FRAME, code=TEXT), rare=2)["code"].categories == {"1": 2, "2": 2}
+
+
+def test_what_becomes_of_rows() -> None:
+    table, told = agree({"a": describe(columns(FRAME), rare=2)}, rare=2)
+    assert table.names == ("age", "job=nurse", "old", "code", "age missing")
+    assert told == ["the column 'empty' has no value that 2 rows of a site share, and is not used"]
+    expected = [[30, 1, 1, 1, 0], [40, 0, 0, 2, 1], [50, 0, 1, 2, 0], [40, 1, 1, 1, 0]]
+    assert table(columns(FRAME)).tolist() == expected
+    # unknown categories, and numbers that are missing where none was in training
+    new = pd.DataFrame({"age": [1.0], "job": ["pilot"], "old": [np.nan], "code": [9.0]})
+    assert table(columns(new, job=TEXT)).tolist() == [[1, 0, 0.75, 9, 0]]
+    assert table.from_json(json.loads(json.dumps(table.to_json()))) == table
+
+
+def test_sites_agree_on_the_union_of_what_they_name() -> None:
+    a = {"job": Said(TEXT, 0, 30, 0.0, {"nurse": 20}), "age": Said(NUMBER, 0, 30, 900.0, {})}
+    b = {"age": Said(NUMBER, 5, 10, 500.0, {}), "job": Said(TEXT, 0, 15, 0.0, {"clerk": 12})}
+    c = {"age": Said(NONE, 20, 0, 0.0, {}), "job": Said(NONE, 20, 0, 0.0, {})}
+    table, told = agree({"a": a, "b": b, "c": c})
+    assert table == Table((Column("job", ("clerk", "nurse")), Column("age", None, 35.0, True)))
+    assert told == []
+    with pytest.raises(FFGBError, match=r"column 'age' is text at c and numbers at a; .* --categories"):
+        agree({"a": a, "b": b, "c": {**c, "age": Said(TEXT, 0, 20, 0.0, {"old": 20})}})
+
+
+def test_a_column_has_so_many_categories() -> None:
+    frame = pd.DataFrame({"job": [f"j{i:03}" for i in range(150) for _ in range(10 + (i == 149))]})
+    said = describe(columns(frame))
+    assert len(said["job"].categories) == MOST
+    assert "j149" in said["job"].categories
+    table, _ = agree({"a": said})
+    assert len(table.names) == MOST
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "rows"}, {"missing": -1}, {"count": 1.5}, {"total": math.nan}, {"total": 1}, {"categories": {"a": "b"}},
+     {"categories": {str(i): 1 for i in range(MOST + 1)}}, {"categories": {"x" * 1001: 3}}],
+)  # fmt: skip
+def test_what_comes_from_elsewhere_is_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(FFGBError, match="a site"):
+        replace(Said(NUMBER, 0, 5, 1.0, {}), **wrong).check()
+
+
+CELLS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+
+
+@given(
+    st.lists(st.lists(st.tuples(CELLS, st.one_of(st.none(), st.floats(-9, 9))), min_size=1, max_size=8), min_size=1,
+             max_size=4)
+)  # fmt: skip
+def test_any_sites_make_finite_numbers_of_the_agreed_width(sites: list[list[tuple[Any, Any]]]) -> None:
+    frames = [pd.DataFrame({"t": [t for t, _ in rows], "n": [n for _, n in rows]}, dtype=object) for rows in sites]
+    values = [{"t": raw(f, "t", "x", TEXT), "n": raw(f, "n", "x", NUMBER)} for f in frames]
+    said = {str(i): describe(v, rare=2) for i, v in enumerate(values)}
+    try:
+        table, _ = agree(said, rare=2)
+    except FFGBError:
+        return  # nothing that can be used
+    for v in values:
+        x = table(v)
+        assert x.shape == (len(v["t"]), len(table.names))
+        assert np.isfinite(x).all()
+    # a category is named only if some site has it often enough
+    for c in table.columns:
+        for category in c.categories or ():
+            assert max((v["t"] == category).sum() for v in values) >= 2
+
+
+def mixed(path: Path, seed: int, rows: int = 80) -> Path:
+    """A site's file: text, missing values, its columns in an order of its own."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, rows)
+    job = np.where(rng.random(rows) < 0.3 + 0.4 * y, "nurse", "clerk").astype(object)
+    job[rng.random(rows) < 0.1] = None
+    age = rng.normal(40 + 10 * y, 5)
+    age[rng.random(rows) < 0.2] = np.nan
+    frame = pd.DataFrame({"job": job, "age": age, "code": rng.integers(1, 4, rows), "y": np.array(["no", "yes"])[y]})
+    frame[list(rng.permutation(frame.columns))].to_csv(path, index=False)
+    return path
+
+
+def test_sites_that_see_only_their_own_file_read_what_one_machine_reads(tmp_path: Path) -> None:
+    files = [mixed(tmp_path / f"{name}.csv", seed) for seed, name in enumerate("abc")]
+    together = load_sites(files, "y", categories=("code",))
+    sites = [Site(path.stem, path, "y", categories=("code",)) for path in files]
+    said = dict(met(hello(site)) for site in sites)
+    schema = Schema.of(said, "y")
+    assert Schema.from_json(schema.to_json()) == schema
+    assert schema.table == together.table
+    apart = np.concatenate([site.load(schema, 0).x for site in sites])
+    np.testing.assert_array_equal(apart, together.x)
+    assert schema.dataset().columns == together.columns
+    assert [asdict(c)["name"] for c in together.table.columns] == [c.name for c in schema.table.columns]  # type: ignore[union-attr]
+
+
+def test_the_model_reads_new_rows_by_itself(tmp_path: Path) -> None:
+    files = [mixed(tmp_path / f"{name}.csv", seed) for seed, name in enumerate("abc")]
+    config = Config(data=tuple(map(str, files)), target="y", rounds=3, categories=("code",))
+    train(config, tmp_path / "run", workers=0)
+    model = Model.load(tmp_path / "run")
+    assert model.table == load_sites(files, "y", categories=("code",)).table
+    new = tmp_path / "new.csv"
+    new.write_text("code,job,age\n1,nurse,50\n7,astronaut,\n,,30\n")
+    x = model.read(new)
+    assert x.shape == (3, len(model.columns))
+    assert np.isfinite(model.predict_proba(x)).all()
+    np.testing.assert_array_equal(x, read_points(new, model.table))
