@@ -79,6 +79,11 @@ class Run:
     def summary(self) -> dict[str, Any]:
         return self._read_json("summary.json")
 
+    @property
+    def clients(self) -> dict[str, Any] | None:
+        """What is known about each client, if the run has ended (clients.py)."""
+        return self._read_json("clients.json") if (self.path / "clients.json").exists() else None
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._write(self.path / name, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 

@@ -23,7 +23,7 @@ from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
 from ffgb.robust import Aggregate, Mean
-from ffgb.wire import PRECISIONS, Expected, Form, Message, decode, encode, shown
+from ffgb.wire import PRECISIONS, Expected, Form, Message, Sent, decode, encode, shown, what
 
 log = logging.getLogger("ffgb")
 
@@ -162,6 +162,10 @@ class Server:
         self.points = list(points)
         self.weights = [float(n) for n in points] if by_size else [1.0] * self.N
         self.seed = seed
+        self.sent: dict[str, Sent] = {}
+        """What clients have sent so far: the largest message of each kind."""
+        self.seen: dict[int, Message] = {}
+        """The last report of each client, and of each part of the test set."""
 
     def start(
         self,
@@ -489,12 +493,21 @@ class Server:
                     if i not in came:
                         raise FFGBError("did not answer in time")
                     found[i] = _read(came[i], replace(expected, client=i), message.kind, strict=self.minimum is None)
+                    self._note(message, i, found[i])
                 except FFGBError as error:
                     self._leave_out(i, error)
             waiting = [i for i in waiting if i not in found]
             if not waiting:
                 break
         return found
+
+    def _note(self, question: Message, i: int, answer: Message) -> None:
+        if answer.kind == "report":
+            self.seen[i] = answer
+        if i < self.N and answer.kind != "resync":
+            key = what(question)
+            if key not in self.sent or answer.size > self.sent[key].bytes:
+                self.sent[key] = Sent.of(question, answer)
 
     def _metrics(
         self, state: State, S: Sequence[int], gammas: Sequence[float], reports: Mapping[int, Message]

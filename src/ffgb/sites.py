@@ -24,7 +24,7 @@ from ffgb.engines import Engine
 from ffgb.engines.host import Host
 from ffgb.engines.local import Holding
 from ffgb.errors import FFGBError
-from ffgb.wire import Message, decode, encode
+from ffgb.wire import Message, Sent, decode, encode, what
 
 
 @final
@@ -195,17 +195,6 @@ def met(data: bytes) -> tuple[str, Columns]:
 
 
 @final
-@dataclass(frozen=True)
-class Sent:
-    """A kind of message that leaves a site: what it answers, the arrays in it, and its size.  Never their values."""
-
-    what: str
-    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
-    """Name, type and shape of each."""
-    bytes: int
-
-
-@final
 class Rehearsal(Engine):
     """A site alone with itself: it answers its own questions, and writes down what would have left it."""
 
@@ -221,10 +210,8 @@ class Rehearsal(Engine):
         with threadpool_limits(limits=1):
             answers = self.resident.answer(data, clients)
         for i, data in answers.items():
-            answer = decode(data)
-            arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
-            sent = Sent(_what(question) + (", rows held out" if i else ""), arrays, len(data))
-            (self.once if question.kind in ("statistic", "setup") else self.each).append(sent)
+            sent = Sent.of(question, decode(data), held_out=i > 0)
+            (self.once if sent.once else self.each).append(sent)
         return answers
 
     def close(self, *, at_once: bool = False) -> None:
@@ -284,7 +271,7 @@ class Attendant:
         asked = decode(question)
         training = asked.kind == "train"  # of round t it is asked when t rounds are over
         when = f"round {asked.round + training}" if asked.round or training else "set up"
-        self.say(f"{when}: {_what(asked)}, {sum(map(len, answers)):,} bytes sent")
+        self.say(f"{when}: {what(asked)}, {sum(map(len, answers)):,} bytes sent")
 
 
 def asked_for(question: Message) -> set[str]:
@@ -320,11 +307,3 @@ def written_down(data: bytes, way: str) -> str:
         "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())},
     }  # fmt: skip
     return json.dumps(line) + "\n"
-
-
-def _what(question: Message) -> str:
-    if question.kind == "statistic":
-        return f"statistic {question.values['recipe']['kind']}"
-    return {"setup": "ready", "train": "increment", "update": "report", "step": "report", "direction": "slopes"}.get(
-        question.kind, question.kind
-    )

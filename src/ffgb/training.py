@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ffgb.algorithms import Algorithm
+from ffgb.clients import described
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss, make_student
 from ffgb.data import Dataset, partition
 from ffgb.distill import distilled_rounds
@@ -107,7 +108,7 @@ def train(
         if elsewhere is not None:
             if config.validation:
                 raise FFGBError("--validation is for training on one machine; give --ridge and --rounds")
-            moves, options = elsewhere.engine, elsewhere.options(config)
+            moves, options, parts = elsewhere.engine, elsewhere.options(config), None
         else:
             parts = make_parts(config, dataset)
             if config.validation and run is None:
@@ -157,10 +158,15 @@ def train(
                 "about them; another learner may do better",
                 *(int(calls), min(line["gamma_min"] for line in metrics)),
             )
+        model = Model.from_bytes(data)
+        if run is not None and finished and server.seen:  # else it had ended before, and they were written then
+            natural = config.split == "natural" or parts is None
+            names = dataset.sites if natural else [str(i) for i in range(server.N)]
+            run.write_json("clients.json", described(server, model, dataset, names, parts))
         if run is not None and finished:
             run.write_model(data)
             run.write_json("summary.json", summary)
-    return Result(run, Model.from_bytes(data), metrics, summary, finished)
+    return Result(run, model, metrics, summary, finished)
 
 
 def _engine(

@@ -110,6 +110,33 @@ class Expected:
         return HEADER_LIMIT // 16 + sum(2 * form.size for form in self.forms.values())
 
 
+def what(question: Message) -> str:
+    """What is answered to a question, in a word or two."""
+    if question.kind == "statistic":
+        return f"statistic {question.values['recipe']['kind']}"
+    names = {"setup": "ready", "train": "increment", "direction": "slopes", "memory": "ready"}
+    return names.get(question.kind, "report")
+
+
+@final
+@dataclass(frozen=True)
+class Sent:
+    """A kind of message that leaves a client: what it answers, the arrays in it, and its size.  Never their values."""
+
+    what: str
+    once: bool
+    """Before the first round, rather than in each."""
+    arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Name, type and shape of each."""
+    bytes: int
+
+    @staticmethod
+    def of(question: Message, answer: Message, *, held_out: bool = False) -> Sent:
+        arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
+        said = what(question) + (", rows held out" if held_out else "")
+        return Sent(said, question.kind in ("statistic", "setup", "memory"), arrays, answer.size)
+
+
 def encode(message: Message) -> bytes:
     """The bytes of a message: the same message gives the same bytes."""
     header = {

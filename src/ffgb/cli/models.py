@@ -1,4 +1,4 @@
-"""What is done with a model that was trained: `ffgb evaluate`, `predict`, `distill`, `reweight`."""
+"""What is done with a model that was trained: `ffgb evaluate`, `predict`, `export`, `report`, `distill`, `reweight`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from ffgb.cli.common import (
     JSON,
     app,
+    in_bytes,
     print_change,
     print_rows,
     score_of,
@@ -69,6 +70,55 @@ def predict(
     else:
         output.write_text(text)
         print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    onnx: Annotated[Path | None, typer.Option(help="Where to.", show_default="model.onnx in the run")] = None,
+    card: Annotated[
+        Path | None, typer.Option(help="Where the model card goes.", show_default="model-card.md beside the file")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Which file of the run: model.safetensors, distilled.safetensors, …")
+    ] = "model.safetensors",
+    as_json: JSON = False,
+) -> None:
+    """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
+    from ffgb import export as exporting
+    from ffgb.card import card as make_card
+    from ffgb.model import Model
+    from ffgb.runs import Run
+
+    opened, onnx = Run.open(run), onnx or run / "model.onnx"
+    loaded = Model.load(run if model == "model.safetensors" else run / model)
+    card = card or onnx.with_name("model-card.md")
+    with Console(stderr=True).status("exporting"):
+        worst = exporting.export(loaded, onnx)
+        card.write_text(make_card(opened, loaded, onnx))
+    size = onnx.stat().st_size
+    if as_json:
+        found = {"onnx": str(onnx), "card": str(card), "bytes": size, "difference": worst}
+        print(json.dumps(found, allow_nan=False))
+        return
+    print(f"{onnx}: {in_bytes(size)}; as our own predictions up to {worst:.0e}, in onnxruntime, on rows with "
+          f"unknown categories and missing values\nmodel card: {card}")  # fmt: skip
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are laid side by side.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to.", show_default="report.html in the run, or here for several"),
+    ] = None,
+) -> None:
+    """A page about a run, or about several side by side: one HTML file that needs no network."""
+    from ffgb import report as reporting
+
+    output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    reporting.write(runs, output)
+    print(output)
 
 
 @app.command()

@@ -24,6 +24,9 @@ from ffgb.functions import Array
 Result = TypeVar("Result")
 
 
+TURN = 2.0 * math.pi
+
+
 class FeatureMap(ABC):
     """x (n, ...) to features (n, D), float32."""
 
@@ -72,6 +75,18 @@ class After(FeatureMap):
 
     def __call__(self, x: Array) -> Array:
         return self.after(self.inner(x))
+
+
+def cosines(z: Array, frequencies: Array, phases: Array) -> Array:
+    """cos(z Ω + β), float32, with angles in float64: high frequencies would lose all digits otherwise."""
+    out = np.empty((len(z), frequencies.shape[1]), np.float32)
+    omega = frequencies.astype(np.float64)
+    for start in range(0, len(z), 1024):
+        angle = z[start : start + 1024].astype(np.float64) @ omega
+        angle += phases
+        angle -= TURN * np.rint(angle / TURN)
+        np.cos(angle.astype(np.float32), out=out[start : start + 1024])
+    return out
 
 
 def spectral_norm(matrix: Array) -> float:

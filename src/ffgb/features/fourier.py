@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from ffgb.errors import FFGBError
-from ffgb.features import After, FeatureMap, spectral_norm
+from ffgb.features import After, FeatureMap, cosines, spectral_norm
 from ffgb.functions import Array
 from ffgb.seeds import stream
 
@@ -60,12 +60,12 @@ class RandomFourier(After):
 
     def after(self, z: Array) -> Array:
         frequencies, phases = self._draw
-        z = z @ frequencies
-        z += phases
-        if self.kernel == "arc-cosine":
-            np.maximum(z, 0.0, out=z)
+        if self.kernel == "laplace":
+            z = cosines(z, frequencies, phases)
         else:
-            np.cos(z, out=z)
+            z = z @ frequencies
+            z += phases
+            np.maximum(z, 0.0, out=z) if self.kernel == "arc-cosine" else np.cos(z, out=z)
         z *= np.float32(math.sqrt(2.0 / self.count))
         return z
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.aggregates import Ask, Moments, Statistic, Tensors, plain_sum
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap, Points
+from ffgb.features import FeatureMap, Points, cosines
 from ffgb.functions import Array
 from ffgb.seeds import stream
 
@@ -270,8 +270,6 @@ class RankWaves(FeatureMap):
 
     def __call__(self, x: Array) -> Array:
         frequencies, phases = self._draw
-        z = self.columns.ranks(x) @ frequencies
-        z += phases
-        np.cos(z, out=z)
+        z = cosines(self.columns.ranks(x), frequencies, phases)
         z *= np.float32(np.sqrt(2.0 / self.count))
         return z

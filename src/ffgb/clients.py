@@ -1,0 +1,75 @@
+"""What is known about each client when training ends: how well the model does there, and, here, what it holds.
+
+A server knows of its sites what they report; what is in their files it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ffgb.data import Dataset
+from ffgb.functions import Array
+from ffgb.model import Model
+from ffgb.server import Server
+from ffgb.wire import Message
+
+
+def described(
+    server: Server, model: Model, dataset: Dataset, names: Sequence[str], parts: Sequence[Array] | None
+) -> dict[str, Any]:
+    """What `clients.json` holds.  Without parts the rows are elsewhere, each site's held-out ones too."""
+    classification = model.job.loss.classification
+    test = _held_out(server, dataset) if parts is None else _scored(model, dataset, names)
+    rows = []
+    for i, name in enumerate(names):
+        held = {"labels": None, "target": None} if parts is None else _held(dataset, parts[i])
+        train = _score(server.seen[i], classification) if i in server.seen else None
+        if train is not None:
+            del train["points"]
+        rows.append({"name": name, "points": server.points[i], "train": train, "test": test.get(i), **held})
+    sent = [asdict(s) for s in server.sent.values()]
+    return {"classes": list(dataset.classes), "clients": rows, "sent": sent}
+
+
+def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
+    y = dataset.y[rows]
+    if dataset.classes:
+        return {"labels": np.bincount(y, minlength=len(dataset.classes)).tolist(), "target": None}
+    first = y.reshape(len(y), -1)[:, 0]
+    return {
+        "labels": None,
+        "target": {"mean": float(first.mean()), "min": float(first.min()), "max": float(first.max())},
+    }
+
+
+def _held_out(server: Server, dataset: Dataset) -> dict[int, dict[str, Any]]:
+    """What sites say of the rows they hold out: those that have any come in their order, after all that train."""
+    assert dataset.site_test is not None
+    with_tests = np.unique(dataset.site_test).tolist()
+    found = {i: server.seen.get(server.N + j) for j, i in enumerate(with_tests)}
+    return {i: _score(seen, bool(dataset.classes)) for i, seen in found.items() if seen is not None}
+
+
+def _scored(model: Model, dataset: Dataset, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """The model at each natural client's own test rows."""
+    if dataset.site_test is None or tuple(names) != dataset.sites:
+        return {}
+    found = {}
+    for i in range(len(names)):
+        rows = np.flatnonzero(dataset.site_test == i)
+        if len(rows):
+            score: Mapping[str, float] = model.score(dataset.x_test[rows], dataset.y_test[rows])
+            found[i] = {"points": len(rows), **{k: score[k] for k in ("loss", "accuracy", "rmse") if k in score}}
+    return found
+
+
+def _score(report: Message, classification: bool) -> dict[str, Any]:
+    points = int(report.values["points"])
+    score = float(report.values["score"]) / points
+    named = {"accuracy": score} if classification else {"rmse": math.sqrt(score)}
+    return {"points": points, "loss": float(report.values["loss"]) / points, **named}
