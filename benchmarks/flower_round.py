@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ffgb import deploy
@@ -130,6 +131,53 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
+def own_part(rounds: int = 20) -> float:
+    """Seconds of a round that are ours: at the server and the sites, one after the other, without Flower's transport.
+
+    The same server, node's app, socket and site as above; what is left out is how Flower carries a message.
+    """
+    from flwr.app import Context, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from ffgb.config import Config
+    from ffgb.engines import Engine
+    from ffgb.engines.node import KIND, client_app, pack, unpack
+    from ffgb.sites import Attendant, Schema, Site
+    from ffgb.training import Elsewhere, train
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    app = client_app()
+
+    class Direct(Engine):
+        def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+            answers: dict[int, bytes] = {}
+            for k, context in enumerate(contexts):
+                mine = [i for i in clients if i % len(SITES) == k]
+                said = {"schema": hashlib.sha256(text).hexdigest(), "seed": 0, "clients": mine}
+                message = Message(pack({"message": data, "schema": text}, said), k + 2, KIND)
+                message.metadata.__dict__["_message_id"] = "m"
+                found, _ = unpack(app(message, context).content)
+                answers |= {int(i): answer for i, answer in found.items()}
+            return answers
+
+        def close(self, *, at_once: bool = False) -> None:
+            pass
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as held:
+        home = Path(folder)
+        write_sites(home)
+        sites = [Site(name, home / f"{name}.csv", "digit") for name in SITES]
+        schema = Schema.of({site.name: site.describe() for site in sites}, "digit")
+        text, contexts = schema.to_json().encode(), []
+        for k, site in enumerate(sites):
+            (home / site.name).mkdir()
+            door = held.enter_context(deploy.at_the_door(Attendant(site), home / site.name))
+            contexts.append(Context(1, k + 2, {"socket": str(door)}, RecordDict(), {}))
+        config = Config(data=("sites",), learner="linear", geometry="local", schedule="constant", rounds=rounds)
+        result = train(config, elsewhere=Elsewhere(Direct(), schema, len(SITES)))
+        return float(statistics.median(line["seconds"] for line in result.metrics[1:]))
+
+
 def importing(code: str, times: int = 7) -> float:
     """The least of some seconds of the processor that Python takes to run this."""
     found = []
@@ -151,6 +199,7 @@ def main() -> None:
     print(
         f"import of a node's app: {app - nothing:.2f} s; of it Flower's own part: {flower - nothing:.2f} s", flush=True
     )
+    print(f"our own part of a round, server and three sites one after the other: {own_part():.3f} s", flush=True)
     idle: list[float] = []
     real: list[float] = []
     for _ in range(given.repeats):

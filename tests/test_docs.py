@@ -1,0 +1,48 @@
+"""Every example in docs/ is run as it stands there (those of docs/sites.md in test_deploy.py)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The examples of a page in their order, each with its language."""
+    return re.findall(r"```(python|sh)\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def run(language: str, text: str, folder: Path) -> str:
+    commands = [[sys.executable, "-c", text]]
+    if language == "sh":
+        commands = [[sys.executable, "-m", *shlex.split(line)] for line in text.splitlines()]
+        assert all(command[2] == "ffgb" for command in commands)
+    said = []
+    for command in commands:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
+        said.append(done.stdout)
+    return "".join(said)
+
+
+@pytest.mark.parametrize("example", range(3))
+def test_something_of_your_own(example: int, tmp_path: Path) -> None:
+    page = blocks("extending.md")
+    assert len(page) == 3
+    assert run(*page[example], tmp_path)
+
+
+def test_the_walk_from_tables_to_production(tmp_path: Path, real_data: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    said = [run(*block, tmp_path) for block in blocks("walk.md")]
+    assert len(said) == 6
+    assert "test accuracy 0.8" in said[2]
+    assert (tmp_path / "runs" / "heart" / "report.html").stat().st_size < 300_000
+    assert (tmp_path / "model-card.md").exists()
+    assert said[-1].startswith("present [")
