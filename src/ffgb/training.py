@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from ffgb import report
 from ffgb.algorithms import Algorithm
 from ffgb.clients import described
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss, make_student
@@ -166,6 +167,7 @@ def train(
         if run is not None and finished:
             run.write_model(data)
             run.write_json("summary.json", summary)
+            report.write([run.path], run.path / "report.html")
     return Result(run, model, metrics, summary, finished)
 
 

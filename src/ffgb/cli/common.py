@@ -186,6 +186,8 @@ def print_summary(summary: dict[str, Any], out: Path | None) -> None:
             **plain,
         )
     console.print(f"run directory: {out}", **plain)
+    if out is not None and (out / "report.html").exists():
+        console.print(f"report: {out / 'report.html'}", **plain)
 
 
 def print_change(found: dict[str, Any], output: Path) -> None:
