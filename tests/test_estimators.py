@@ -73,7 +73,7 @@ def untimed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # scikit-learn's own checks
 
-CHECKED = [FFGBClassifier(), FFGBRegressor(), FFGBClassifier(learner="tree", rounds=10), FFGBRegressor(learner=CART)]
+CHECKED = [FFGBClassifier(), FFGBRegressor(), FFGBClassifier(learner=CART, rounds=10)]
 
 
 @parametrize_with_checks(CHECKED)

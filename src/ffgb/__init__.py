@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb_l import FFGBL
     from ffgb.config import Config
     from ffgb.errors import FFGBError
+    from ffgb.estimators import FFGBClassifier, FFGBRegressor
     from ffgb.model import Model
     from ffgb.training import Result, federate, train
 
@@ -21,7 +22,9 @@ __all__ = [
     "FFGBC",
     "FFGBL",
     "Config",
+    "FFGBClassifier",
     "FFGBError",
+    "FFGBRegressor",
     "Model",
     "Result",
     "__version__",
@@ -34,7 +37,9 @@ _HOME = {
     "FFGB": "ffgb.algorithms.ffgb",
     "FFGBC": "ffgb.algorithms.ffgb_c",
     "FFGBL": "ffgb.algorithms.ffgb_l",
+    "FFGBClassifier": "ffgb.estimators",
     "FFGBError": "ffgb.errors",
+    "FFGBRegressor": "ffgb.estimators",
     "Model": "ffgb.model",
     "Config": "ffgb.config",
     "Result": "ffgb.training",

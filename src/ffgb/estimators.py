@@ -6,9 +6,9 @@
 >>> bool(classifier.score(x, y) > 0.9), len(classifier.history_)
 (True, 3)
 
-They train as `ffgb train` does, to the same bits, and `model_` is the model that it would have written.  Arrays are
-numbers, as scikit-learn checks them.  The columns of a pandas DataFrame may be text and have missing values: each
-client says what sites say about their files, and all agree on what becomes of each column (data/preprocess.py).
+They train as `ffgb train` does, and `model_` is the model that it would have written, to the bit.  Arrays are numbers,
+as scikit-learn checks them.  The columns of a pandas DataFrame may be text and have missing values: each client says
+what sites say about their files, and all agree on what becomes of each column (data/preprocess.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ffgb.functions import Array, OpenSum
 from ffgb.learners.adapter import INSTEAD, Adapter, Resident
 from ffgb.model import Model
 from ffgb.server import Costs, Learner, Server, State, spent
-from ffgb.training import _rounds, make_holdings, make_parts
+from ffgb.training import make_holdings, make_parts, rounds_of
 from ffgb.validation import choose
 from ffgb.wire import decode, encode
 
@@ -559,7 +559,7 @@ def _boosted(
             algorithm, loss = make_algorithm(config), make_loss(config, dataset)
             scale = not loss.classification
             state = server.start(algorithm, make(config, dataset), loss, scale_target=scale, before=costs)
-        yield from _rounds(server, state, config)
+        yield from rounds_of(server, state, config)
 
 
 def _stage(state: State) -> Update:

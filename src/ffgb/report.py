@@ -150,6 +150,11 @@ class Past:
         return next((name for name in names if self.last(name) is not None), "train_loss")
 
     @property
+    def sampled(self) -> bool:
+        """Not all clients take part in a round."""
+        return self.config.get("participation") not in (None, self.config.get("clients"))
+
+    @property
     def seconds(self) -> float | None:
         total = _float((self.summary or {}).get("seconds_total"))
         return self.last("seconds") if total is None else total
@@ -164,8 +169,7 @@ class Past:
         """What set-up cost, as far as it can be told: what the first round cost more than the median of the others."""
         column = [v for v in self.columns.get(name, ()) if v is not None]
         # Who is sampled now and then is sent f when its turn comes, which in the first round is nobody's.
-        sampled = self.config.get("participation") not in (None, self.config.get("clients"))
-        if len(column) < 2 or (sampled and not name.endswith("_up")):
+        if len(column) < 2 or (self.sampled and not name.endswith("_up")):
             return None
         return max(0.0, column[0] - statistics.median(b - a for a, b in pairwise(column)))
 
@@ -174,10 +178,8 @@ def _read(path: Path, name: str, most: int) -> Past:
     run = Run.open(path)
     config = run.config
     lines = _lines(path)
-    columns: dict[str, Values] = {key: [_float(line.get(key)) for line in lines] for line in lines[:1] for key in line}
-    for line in lines[1:]:
-        for key in line.keys() - columns.keys():  # FFGB.C, for one, has nothing to note in some rounds
-            columns[key] = [_float(other.get(key)) for other in lines]
+    names = dict.fromkeys(key for line in lines for key in line)  # some notes are not made in every round
+    columns: dict[str, Values] = {key: [_float(line.get(key)) for line in lines] for key in names}
     for key in COSTS:
         nothing = [None] * len(lines)
         both = zip(columns.get(f"{key}_up", nothing), columns.get(f"{key}_down", nothing), strict=True)
@@ -309,6 +311,9 @@ def _percent(value: float) -> str:
 
 
 def _share(value: float) -> str:
+    """A share in percent, and only what is all of it as 100."""
+    if 0.99 < value < 1:
+        return f"&gt;{THIN}99{THIN}%"
     return f"{100 * value:.0f}{THIN}%" if value >= 0.01 else f"&lt;{THIN}1{THIN}%"
 
 
@@ -999,7 +1004,7 @@ def _who(past: Past) -> str:
     if not past.clients:
         why = "This run does not say who holds what, nor how good its function is for whom: it has no clients.json."
         return _section("Clients", note=why)
-    parts = _holdings(past.clients, past.classes), _by_client(past.clients)
+    parts = _holdings(past.clients, past.classes), _by_client(past.clients, past.sampled)
     return _pair(*parts) if len(past.classes) <= 2 * WRITTEN else "".join(parts)
 
 
@@ -1050,7 +1055,7 @@ def _scores(clients: Sequence[Held]) -> tuple[str, str, list[tuple[float, Held]]
     return part, measure, sorted(((f[measure], c) for f, c in known if measure in f), key=lambda pair: sign * pair[0])
 
 
-def _by_client(clients: Sequence[Held]) -> str:
+def _by_client(clients: Sequence[Held], sampled: bool) -> str:
     part, measure, values = _scores(clients)
     if not values:
         return _section("Score by client", note="This run does not say.")
@@ -1061,7 +1066,9 @@ def _by_client(clients: Sequence[Held]) -> str:
         size = client.test.get("points") if part == "test" else client.points
         few = "" if size is None else f' <tspan class="few">on {size:,.0f}</tspan>'
         bars.append((client.name, (value,), f"{kind.shown(value)}{few}"))
-    note = f"The {what} of the final function on each client's own {part} points, worst first"
+    # Of a client's training points only its own reports tell, and it makes none while others are asked.
+    when = " when it last took part" if sampled and part == "train" else ""
+    note = f"The {what} on each client's own {part} points{when}, worst first"
     note += f": the worst {WORST} of {len(values):,}. " if len(values) > WORST else ". "
     median = kind.shown(statistics.median(value for value, _ in values))
     note += f"From {kind.shown(values[0][0])} to {kind.shown(values[-1][0])}, median {median}. "

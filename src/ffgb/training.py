@@ -136,7 +136,7 @@ def train(
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
-        for after, measured in () if over or should_stop() else _rounds(server, state, config):
+        for after, measured in () if over or should_stop() else rounds_of(server, state, config):
             state, line = after, measured | {"setup_seconds": setup}
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
@@ -183,7 +183,7 @@ def _engine(
     return simulation(json.dumps(config.to_json()), len(holdings), workers)
 
 
-def _rounds(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
+def rounds_of(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
     if config.distill == "rounds":
         return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
     return server.rounds(state, config.exchanges, stop=bool(config.stop))
