@@ -118,3 +118,14 @@ def test_what_has_no_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(FFGBError, match="was not written"):
         export.export(model, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_estimators_of_others_have_no_form() -> None:
+    from sklearn.tree import DecisionTreeRegressor
+
+    from ffgb import FFGBClassifier
+
+    x, y = np.random.default_rng(0).standard_normal((40, 2)), np.arange(40) % 2
+    fitted = FFGBClassifier(learner=DecisionTreeRegressor(max_depth=2), rounds=2).fit(x, y)
+    with pytest.raises(FFGBError, match=r"has no format that is safe to read.*choose the learner 'tree'"):
+        export.to_onnx(fitted.model_)

@@ -28,6 +28,7 @@ from ffgb.features.fourier import RandomFourier
 from ffgb.features.patches import Patches
 from ffgb.features.tables import ObliviousTrees, RankWaves, Steps
 from ffgb.functions import Array, Block, Clipped, ClosedSum, Family, Function, OpenSum
+from ffgb.learners.adapter import Resident
 from ffgb.learners.linear import Linear
 from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
@@ -319,6 +320,12 @@ def function(f: Function, g: Graph, z: str) -> str:
 @function.register
 def _(f: Clipped, g: Graph, z: str) -> str:
     return g("Clip", function(f.inner, g, z), np.array(-f.radius), np.array(f.radius))
+
+
+@function.register
+def _(f: Resident, g: Graph, z: str) -> str:
+    f.tensors()  # says why there are none
+    raise AssertionError
 
 
 @function.register

@@ -34,6 +34,7 @@ from ffgb.features.tables import Columns, Histogram, ObliviousTrees, RankWaves, 
 from ffgb.federation import Job, Target
 from ffgb.functions import Array
 from ffgb.geometry import AtServer, Blocks, GramOf, Nystrom, SketchOf
+from ffgb.learners.adapter import Adapter
 from ffgb.learners.linear import Linear
 from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
@@ -53,7 +54,7 @@ KINDS: dict[str, type] = {
         *(Columns, Steps, ObliviousTrees, RankWaves),
         *(AtServer, Blocks, Nystrom),
         *(MomentsOf, GramOf, SketchOf, PatchMoments, NearestSums, Histogram, SteepnessOf),
-        *(Linear, LipschitzMLP, MLP, Net, Tree, Finite, Indicators),
+        *(Linear, LipschitzMLP, MLP, Net, Tree, Adapter, Finite, Indicators),
     )
 }  # fmt: skip
 

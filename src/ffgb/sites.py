@@ -242,7 +242,9 @@ class Attendant:
         """What to say to a message of a server's: who this is, what it lacks to answer, or its clients' answers."""
         if said.get("hello"):
             self.say("the server asks who is here")
-            return {"hello": hello(self.site)}, {}
+            said_hello = hello(self.site)
+            self._log([written_down(said_hello, "out")])
+            return {"hello": said_hello}, {}
         if said["run"] != self.run:
             self.run, self.resident = said["run"], None
         self.schema = data.get("schema", self.schema)
@@ -264,10 +266,13 @@ class Attendant:
     def _strange(self, question: Message) -> str | None:
         return None if self.agreed is None else agrees(question, self.agreed)
 
-    def _write_down(self, question: bytes, answers: Iterable[bytes]) -> None:
+    def _log(self, lines: Iterable[str]) -> None:
         if self.log is not None:
             with self.log.open("a") as file:
-                file.writelines([written_down(question, "in"), *(written_down(a, "out") for a in answers)])
+                file.writelines(lines)
+
+    def _write_down(self, question: bytes, answers: Iterable[bytes]) -> None:
+        self._log([written_down(question, "in"), *(written_down(a, "out") for a in answers)])
         asked = decode(question)
         training = asked.kind == "train"  # of round t it is asked when t rounds are over
         when = f"round {asked.round + training}" if asked.round or training else "set up"

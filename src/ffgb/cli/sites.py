@@ -98,7 +98,7 @@ def client(
     First it shows what will be sent, and asks.  What was not agreed to is not answered.
     """
     from ffgb.deploy import attend, rehearse
-    from ffgb.sites import Attendant, Site
+    from ffgb.sites import Attendant, Site, hello
 
     if not dry_run:
         _tls_or_not(tls, insecure)
@@ -116,7 +116,7 @@ def client(
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
     rehearsal = rehearse(site, settings, target, task)
-    _print_sent(rehearsal)
+    _print_sent(rehearsal, said, len(hello(site)))
     if dry_run:
         return
     if not yes and not _agreed_before(site.path, server, rehearsal.kinds):
@@ -161,9 +161,17 @@ def tls_init(
     )
 
 
-def _print_sent(rehearsal: Any) -> None:
-    """What leaves a site: once, and in each round."""
-    rows = []
+def _print_sent(rehearsal: Any, said: Any, size: int) -> None:
+    """What leaves a site: when it is asked who it is, once, and in each round."""
+    categories = sum(len(c.categories) for c in said.columns.values())
+    told = [
+        f"numbers of rows; {len(said.columns)} columns: name, kind, missing values, sum of numbers"
+        if said.columns
+        else "numbers of rows; the shape of an image",
+        *([f"{categories} categories with their rows"] if categories else []),
+        *([f"{len(said.classes)} classes"] if said.classes else []),
+    ]
+    rows: list[dict[str, Any]] = [{"when": "once", "what": "who is here", "arrays": "; ".join(told), "bytes": size}]
     for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"

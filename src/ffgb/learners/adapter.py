@@ -20,7 +20,6 @@ import numpy as np
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
 from ffgb.functions import Array, Family, Fit, Function, Parameters
-from ffgb.recipes import register
 
 INSTEAD = "choose the learner 'tree', 'mlp', 'features' or 'linear' instead"
 
@@ -54,7 +53,6 @@ class Store:
 
 
 @final
-@register
 @dataclass(frozen=True)
 class Adapter(Family):
     """Copies of a scikit-learn regressor, fitted by its own `fit`.  They see the inputs as float64.
