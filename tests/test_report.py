@@ -19,10 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffgb import report
 from ffgb.config import Config
 from ffgb.errors import FFGBError
-from ffgb.report import KINDS, page, write
+from ffgb.report import page, write
+from ffgb.report.axes import axis_for
+from ffgb.report.curves import _spread
+from ffgb.report.past import _drawn, read, run_names
+from ffgb.report.words import KINDS
 from ffgb.training import train
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\x00\ud800"
@@ -140,7 +143,7 @@ def test_curves_are_where_their_values_are(tmp_path: Path) -> None:
 
 def test_costs_by_hand(tmp_path: Path) -> None:
     run = made(tmp_path / "a", rounds=5)
-    past = report._read(run, "a", 100)
+    past = read(run, "a", 100)
     assert past.last("bytes") == 4000 * 8 + 8000 * 5
     assert past.model == 100
     assert past.setup("bytes_up") == 4000 * 3  # (t + 3) a round: three rounds' worth before the first
@@ -208,7 +211,7 @@ def test_pages_stay_small(classes: list[str], tmp_path: Path) -> None:
 def test_no_extreme_is_thinned_out() -> None:
     column = [1.0] * 5000
     column[1234], column[4321] = 9.0, -9.0
-    drawn = report._drawn({"round": [float(t) for t in range(5000)], "test_loss": column}, 160)
+    drawn = _drawn({"round": [float(t) for t in range(5000)], "test_loss": column}, 160)
     assert {0, 1, 2, 1234, 4321, 4999} <= set(drawn)
     assert len(drawn) < 200
 
@@ -281,9 +284,9 @@ def test_runs_that_do_not_compare(tmp_path: Path) -> None:
 
 
 def test_names_of_runs_are_different(tmp_path: Path) -> None:
-    assert report._names([tmp_path / "a" / "0", tmp_path / "b" / "1"]) == ["0", "1"]
-    assert report._names([tmp_path / "a" / "0", tmp_path / "b" / "0"]) == ["a/0", "b/0"]
-    assert report._names([tmp_path / "a", tmp_path / "a"]) == ["a", "a (2)"]
+    assert run_names([tmp_path / "a" / "0", tmp_path / "b" / "1"]) == ["0", "1"]
+    assert run_names([tmp_path / "a" / "0", tmp_path / "b" / "0"]) == ["a/0", "b/0"]
+    assert run_names([tmp_path / "a", tmp_path / "a"]) == ["a", "a (2)"]
 
 
 def test_models_of_different_sizes_are_counted_in_one_unit(tmp_path: Path) -> None:
@@ -319,7 +322,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 @given(st.sampled_from(sorted(KINDS)), st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=6), st.booleans())
 def test_axes_hold_their_values(kind: str, values: list[float], widen: bool) -> None:
     values = [min(max(v, KINDS[kind].limits[0]), KINDS[kind].limits[1]) for v in values]
-    axis = report._axis(KINDS[kind], values, widen=widen)
+    axis = axis_for(KINDS[kind], values, widen=widen)
     assert axis.low < axis.high
     assert len(axis.ticks) <= 12
     slack = 1e-6 * (axis.high - axis.low)
@@ -334,7 +337,7 @@ def test_axes_hold_their_values(kind: str, values: list[float], widen: bool) -> 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=9))
 def test_names_beside_curves_do_not_overlap(places: list[float]) -> None:
-    found = report._spread(places, 11.0, 0.0, 100.0)
+    found = _spread(places, 11.0, 0.0, 100.0)
     order = sorted(found)
     assert all(-1e-6 <= p <= 100 + 1e-6 for p in order)
     assert all(b - a >= 11.0 - 1e-6 for a, b in pairwise(order))

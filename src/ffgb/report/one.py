@@ -1,0 +1,165 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ffgb.config import Config
+from ffgb.report.axes import axis_for
+from ffgb.report.clients import who
+from ffgb.report.costs import costs
+from ffgb.report.curves import XS, Curve, plot_by
+from ffgb.report.document import document
+from ffgb.report.measured import measured
+from ffgb.report.past import Past, finite
+from ffgb.report.pieces import folded, grid, method, rounds_table, scrolling, section, tabular
+from ffgb.report.words import (
+    KINDS,
+    THIN,
+    bytes_text,
+    capital,
+    column_name,
+    count_text,
+    escaped,
+    models_text,
+    plural,
+    seconds_text,
+    setting_name,
+    setting_value,
+    value_text,
+)
+
+
+def one_run(past: Past) -> str:
+    parts = (_header, _curves, who, measured, costs, _configuration)
+    return document(past.name, "".join(part(past) for part in parts))
+
+
+def _header(past: Past) -> str:
+    """The result in a sentence, and in a few big numbers."""
+    score, models, traffic, seconds = past.last(past.score), past.last("models"), past.last("bytes"), past.seconds
+    count = finite(past.config.get("clients"))
+    clients = "" if count is None else f" with {plural(count, 'client')}"
+    headline = (
+        f"{capital(column_name(past.score))} {value_text(past.score, score)} "
+        f"after {plural(past.rounds, 'round')}{clients}"
+    )
+    cost = []
+    if models is not None and traffic is not None:
+        cost.append(
+            f"each client sent and received {models_text(models)} models ({bytes_text(traffic)}) in all, "
+            "set-up included"
+        )
+    if seconds is not None:
+        cost.append(f"the {'run' if past.summary else 'rounds so far'} took {seconds_text(seconds)}")
+    lead = f"{capital('; '.join(cost))}. {method(past)} on {escaped(past.data)}, {_split(past.config)}."
+    numbers = {
+        column_name(past.score): value_text(past.score, score),
+        "rounds": count_text(past.rounds),
+        "clients": "–" if count is None else count_text(count),
+        "models a client": value_text("models", models),
+        "traffic a client": value_text("bytes", traffic),
+        "time": value_text("seconds", seconds),
+    }
+    big = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in numbers.items())
+    return (
+        f'<header><p class="eyebrow">ffgb run <b>{escaped(past.name)}</b></p><h1>{headline}</h1>'
+        f'<p class="lead">{lead}</p>{_ended(past)}<dl class="numbers">{big}</dl></header>'
+    )
+
+
+def _split(config: Mapping[str, Any]) -> str:
+    """How points came to clients."""
+    match config.get("split"):
+        case "similarity":
+            by = f" by {escaped(config['by'], 40)}" if config.get("by") else ""
+            return f"dealt out sorted{by}, similarity s{THIN}={THIN}{escaped(config.get('similarity'))}"
+        case "dirichlet":
+            return f"dealt out by a Dirichlet law, α{THIN}={THIN}{escaped(config.get('alpha'))}"
+        case "labels":
+            return f"dealt out with {escaped(config.get('labels'))} classes a client"
+        case "iid":
+            return "dealt out evenly"
+    return "as clients hold them"
+
+
+def _ended(past: Past) -> str:
+    """A word if the run has not ended, or ended of itself."""
+    of = "" if past.planned is None else f" of {past.planned:,}"
+    if past.summary is None:
+        return (
+            f'<p class="warn">This run has not ended: it has {past.rounds:,}{of} rounds, and no model yet. '
+            "<code>--resume</code> goes on from here.</p>"
+        )
+    if past.config.get("stop") and past.planned is not None and past.rounds < past.planned:
+        return (
+            f'<p class="say">It ended of itself after {past.rounds:,}{of} rounds: a further step would have fitted '
+            "more noise than there was left to learn.</p>"
+        )
+    return ""
+
+
+def _curves(past: Past) -> str:
+    """Score and loss by rounds and by costs."""
+    name = past.score
+    whats = dict.fromkeys((name.partition("_")[2], "loss"))
+    if past.rounds == 1:
+        names = [f"{part}_{what}" for what in whats for part in ("test", "train")]
+        rows = [(column_name(n), value_text(n, past.last(n))) for n in names if past.last(n) is not None]
+        table = tabular("Scores", ("", "after the only round"), rows)
+        return section("How it learned", table, note="One exchange was all, so there is no curve to draw.")
+    looks = {"test": ("test", "test"), "train": ("train", "train"), "ensemble_test": ("ensemble", "other")}
+    parts = []
+    for what in whats:
+        found = [(f"{part}_{what}", *look) for part, look in looks.items() if past.series(f"{part}_{what}")]
+        y = axis_for(KINDS[what], [v for column, _, _ in found for v in past.series(column)], widen=True)
+        for x in XS:
+            curves = [Curve(label, past.series(x), past.series(column), look) for column, label, look in found]
+            parts.append(plot_by(x, capital(KINDS[what].text), y, curves))
+    column = {i: v for i, v in enumerate(past.columns[name], 1) if v is not None}
+    first, word = (max, "highest") if name.endswith("accuracy") else (min, "lowest")
+    at = first(column, key=lambda i: column[i])
+    last = max(column)
+    when = "in the last round" if last == past.rounds else f"in round {last:,} (later ones have none)"
+    note = f"The {column_name(name)} is {value_text(name, column[last])} {when}"
+    if column[at] == column[last]:
+        note += f", the {word} of all. "
+    else:
+        note += f"; it was {word} in round {at:,}, {value_text(name, column[at])}. "
+    note += "Models and bytes are one client's mean, both ways; all costs include set-up."
+    if past.series("ensemble_test_loss"):
+        note += " <b>Ensemble</b> is what a round has before one learner is made of it."
+    return section("How it learned", grid(parts), rounds_table("Rounds in numbers", past, 0), note=note)
+
+
+def _configuration(past: Past) -> str:
+    """All settings, those first that are not as by default, and the versions."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
+    groups: dict[str, list[str]] = {
+        "not as by default": [], "given, or chosen to suit the data and the learner": [], "as by default": [],
+    }  # fmt: skip
+    (changed, chosen, plain), names = groups.values(), list[str]()
+    for name, value in past.config.items():
+        if name == "versions" or (name == "sha256" and not value):
+            continue
+        default = defaults.get(name)
+        same = (tuple(value) if isinstance(value, list) else value) == default
+        # What is None or auto by default has been filled in by now, and nobody can tell by whom.
+        group = plain if same else chosen if default in (None, "auto") else changed
+        said = past.data if name == "data" else setting_value(value)
+        names += [f"{escaped(setting_name(name))} {escaped(said, 60)}"] if group is changed else []
+        group.append(
+            f'<tr><th scope="row">{escaped(setting_name(name))}</th><td>{escaped(setting_value(value))}</td></tr>'
+        )
+    table = "".join(
+        f'<tbody><tr class="group"><th colspan="2" scope="rowgroup">{title}</th></tr>{"".join(rows)}</tbody>'
+        for title, rows in groups.items()
+        if rows
+    )
+    versions = ", ".join(f"{escaped(k, 40)} {escaped(v, 40)}" for k, v in past.versions.items()) or "unknown"
+    note = f"Not as by default: {', '.join(names[:12]) or 'nothing'}{', …' * (len(names) > 12)}. "
+    note += f"Versions: {versions}."
+    content = folded("All settings", scrolling("Settings", f'<table class="settings">{table}</table>'), "print")
+    return section("Configuration", content, note=note)

@@ -1,0 +1,146 @@
+"""Pictures with a row a client, as wide as there is room: places are in percent, heights in pixels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from ffgb.report.axes import axis_for
+from ffgb.report.past import Held
+from ffgb.report.pieces import scrolling
+from ffgb.report.words import KINDS, NAME, escaped, plural, shortened
+
+ROWS, COLUMNS = 60, 40
+"""Clients and classes of a picture."""
+WRITTEN = 12
+"""Up to so many classes, counts are written into the picture."""
+LINE = 18
+"""Height of a row."""
+END = 88.0
+"""Where they end, in percent; what is written after them stands beyond."""
+
+
+def _picture(title: str, height: float, content: str, least: float = 0.0) -> str:
+    style = f' style="min-width:{least:.0f}px"' if least else ""
+    size = f'width="100%" height="{height:.0f}"{style}'
+    return scrolling(title, f'<svg class="rows" role="img" {size}><title>{title}</title>{content}</svg>')
+
+
+def _at(share: float, left: float, right: float) -> str:
+    """A place between two others, in percent of the width."""
+    return f"{left + (right - left) * share:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def _begin(names: Iterable[str]) -> float:
+    """Where rows begin, in percent: after the longest name, on a narrow screen."""
+    return round(min(NAME, max(map(len, names), default=0)) * 1.9 + 3.5, 1)
+
+
+def _row_name(name: str, left: float, y: float, look: str = "") -> str:
+    full = f"<title>{escaped(name)}</title>" if len(name) > NAME else ""
+    at = f'x="{left - 1.5:g}%" y="{y:.0f}" text-anchor="end"'
+    return f'<text class="who{look}" {at}>{full}{escaped(shortened(name))}</text>'
+
+
+def _row_end(client: Held, y: float) -> str:
+    points = "" if client.points is None else f"{client.points:,.0f}"
+    return f'<text class="tick" x="99.5%" y="{y:.0f}" text-anchor="end">{points}</text>'
+
+
+def some_of(clients: Sequence[Held]) -> tuple[Sequence[Held], str]:
+    """As many clients as there is room for, from the largest to the smallest, and a word on those left out."""
+    if len(clients) <= ROWS:
+        return clients, ""
+    order = sorted(clients, key=lambda c: -(c.points or 0.0))
+    chosen = [order[round(j * (len(order) - 1) / (ROWS - 1))] for j in range(ROWS)]
+    return chosen, f"Shown are {ROWS} of {len(clients):,} clients, at even steps from the largest to the smallest."
+
+
+def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
+    """A row a client, a column a class; dark is much of what the client has."""
+    total = tuple(math.fsum(c.labels[j] for c in clients if c.labels) for j in range(len(classes)))
+    columns, heads = [[j] for j in range(len(classes))], list(classes)
+    if len(classes) > COLUMNS:
+        order = sorted(range(len(classes)), key=lambda j: -total[j])
+        kept = sorted(order[: COLUMNS - 1])
+        columns, heads = [*([j] for j in kept), order[COLUMNS - 1 :]], [*(classes[j] for j in kept), "others"]
+    rows = [Held("all clients", math.fsum(total), {}, {}, total, {}), *some_of(clients)[0]]
+    left = _begin(c.name for c in rows)
+    middle = [_at((j + 0.5) / len(heads), left, END) for j in range(len(heads))]
+    tilted = max(map(len, heads)) * 6.5 > 200 / len(heads)
+    top = 56 if tilted else 20
+    shares = [c.labels[j] / math.fsum(c.labels) for c in rows if any(c.labels) for j in range(len(classes))]
+    darkest, cells = max(shares, default=1.0), dict[tuple[str, int], str]()
+    texts = [f'<text class="tick" x="99.5%" y="{top - 7}" text-anchor="end">points</text>']
+    for name, x in zip(heads, middle, strict=True):
+        if tilted:  # a text at a percentage can be turned only in a place of its own
+            texts.append(
+                f'<svg class="open" x="{x}" y="{top - 6}"><text class="tick turned">{escaped(name, 9)}</text></svg>'
+            )
+        else:
+            texts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{top - 7}">{escaped(name)}</text>')
+    for i, client in enumerate(rows):
+        y = LINE * i + (6 if i else 0)
+        texts.append(_row_name(client.name, left, top + y + 12, "" if i else " all") + _row_end(client, top + y + 12))
+        size = math.fsum(client.labels)
+        for j, group in enumerate(columns):
+            if not client.labels or not (count := math.fsum(client.labels[k] for k in group)):
+                continue
+            look, most = ("rest", 1.0) if len(group) > 1 else ("heat", darkest)
+            level = max(1, round(12 * count / size / most))
+            # one path for all cells that are alike: a rectangle each would be most of the page
+            cells[look, level] = cells.get((look, level), "") + f"M{j} {y}h1v16h-1z"
+            if len(heads) <= WRITTEN:
+                look = "count on" if level > 7 else "count"
+                texts.append(f'<text class="{look}" x="{middle[j]}" y="{top + y + 12}">{count:.0f}</text>')
+    height = LINE * len(rows) + 6
+    box = f'x="{left}%" y="{top}" width="{END - left:.4g}%" height="{height}" viewBox="0 0 {len(heads)} {height}"'
+    paths = "".join(f'<path class="{k}" fill-opacity="{v / 12:.2g}" d="{d}"/>' for (k, v), d in sorted(cells.items()))
+    content = f'<svg class="cells" {box} preserveAspectRatio="none">{paths}</svg>{"".join(texts)}'
+    title = f"Points of {plural(len(rows) - 1, 'client')} by {plural(len(classes), 'class', 'classes')}"
+    width = 6.1 * len(f"{max(total):.0f}") + 3 if len(heads) <= WRITTEN else 15.0
+    return _picture(title, top + height, content, 100 * width * len(heads) / (END - left))
+
+
+def target_ranges(clients: Sequence[Held]) -> str:
+    """A row a client: from its least target to its greatest, and the mean."""
+    rows, _ = some_of([c for c in clients if c.target.keys() >= {"mean", "min", "max"}])
+    plain = dataclasses.replace(KINDS["value"], log=False)
+    axis = axis_for(plain, [c.target[name] for c in rows for name in ("min", "max")], widen=True)
+    left, height, parts = _begin(c.name for c in rows), LINE * len(rows) + 4, []
+    for tick in axis.ticks:
+        x = _at(axis.at(tick), left, END)
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
+        parts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{plain.short(tick)}</text>')
+    for i, client in enumerate(rows):
+        y = LINE * i + 9
+        low, mean, high = (_at(axis.at(client.target[name]), left, END) for name in ("min", "mean", "max"))
+        parts.append(_row_name(client.name, left, y + 4) + _row_end(client, y + 4))
+        parts.append(f'<line class="range" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<circle class="fill" cx="{mean}" cy="{y}" r="3.5"/>')
+    return _picture(f"Least, mean and greatest target of {plural(len(rows), 'client')}", height + 20, "".join(parts))
+
+
+def bar_rows(
+    title: str, rows: Sequence[tuple[str, Sequence[float], str]], looks: Sequence[str], top: float = 0.0
+) -> str:
+    """A row a bar: its name, the lengths of its parts, and what is written at its end.  The longest is `top` long."""
+    left, end, parts = _begin(name for name, _, _ in rows), 74.0, []
+    top = top or max((math.fsum(lengths) for _, lengths, _ in rows), default=0.0) or 1.0
+    for i, (name, lengths, said) in enumerate(rows):
+        y, x = LINE * i, 0.0
+        parts.append(_row_name(name, left, y + 13))
+        for look, length in zip(looks, lengths, strict=True):
+            at = f'x="{_at(x / top, left, end)}" width="{_at(length / top, 0, end - left)}"'
+            parts.append(f'<rect class="{look}" {at} y="{y + 3}" height="12"/>')
+            x += length
+        parts.append(f'<text class="tick end" x="{_at(x / top, left, end)}" y="{y + 13}">{said}</text>')
+    return _picture(title, LINE * len(rows) + 2, "".join(parts))
+
+
+def stacked_bars(title: str, rows: Sequence[tuple[str, Sequence[float], str]], parts: Sequence[str]) -> str:
+    """Bars whose parts are named above them."""
+    keys = "".join(f'<span><i class="part{j}"></i>{name}</span>' for j, name in enumerate(parts))
+    bars = bar_rows(title, rows, [f"part{j}" for j in range(len(parts))])
+    return f'<figure class="wide"><figcaption>{title}</figcaption><p class="keys">{keys}</p>{bars}</figure>'
