@@ -41,6 +41,9 @@ LENGTHS = (0.0, *(2.0**j for j in range(-3, 9)))
 """Where clients are asked for slopes.  The slope along a line is increasing, so the best length lies where it changes
 its sign; between two lengths it is taken to be linear, as for the square loss it is."""
 
+MOST = 1e200
+"""Of a loss or a score that a client reports: sums of more would not be finite."""
+
 TRIES = 3
 """How often a client that lost its state is restored for one question before the run ends."""
 
@@ -363,8 +366,8 @@ class Server:
         does not contract is measured by its best multiple: which length is taken is for the search to say.
         """
         assert state.geometry is not None
-        weight = math.fsum(self.weights[i] for i in S)
-        size = math.fsum(self.weights[i] / weight * float(answers[i].values["square"]) for i in S)
+        squares = np.array([[answers[i].values["square"]] for i in S], np.float64)
+        size = float(self.aggregate.rows(squares, [self.weights[i] for i in S])[0])
         b, w = mean.tensors()["parameters/weight"], update.increment.tensors()["parameters/weight"]
         # b and w are −η times the covector of φ and the weights of h
         eta2 = state.job.algorithm.eta(1, update.version - 1) ** 2
@@ -492,8 +495,11 @@ class Server:
                 try:
                     if i not in came:
                         raise FFGBError("did not answer in time")
-                    found[i] = _read(came[i], replace(expected, client=i), message.kind, strict=self.minimum is None)
-                    self._note(message, i, found[i])
+                    answer = _read(came[i], replace(expected, client=i), message.kind, strict=self.minimum is None)
+                    if answer.kind == "report" and i < self.N and answer.values["points"] != self.points[i]:
+                        raise FFGBError(f"reports of {answer.values['points']} points, and has {self.points[i]}")
+                    found[i] = answer
+                    self._note(message, i, answer)
                 except FFGBError as error:
                     self._leave_out(i, error)
             waiting = [i for i in waiting if i not in found]
@@ -549,7 +555,8 @@ def _expected(job: Job, question: Message) -> Expected:
             optional = frozenset() if job.algorithm.clips else frozenset({"radii"})
     elif kind == "slopes":
         forms = {"slopes": Form((len(LENGTHS),), "float64"), "square": Form((1,), "float64")}
-    return Expected((kind, "resync", "error"), t, forms=forms, optional=optional)
+    numbers = ("square",) if kind == "answer" and isinstance(job.geometry, AtServer) else ()
+    return Expected((kind, "resync", "error"), t, forms=forms, optional=optional, values=numbers)
 
 
 def _read(data: bytes, expected: Expected, question: str, *, strict: bool) -> Message:
@@ -563,8 +570,10 @@ def _read(data: bytes, expected: Expected, question: str, *, strict: bool) -> Me
         if answer.values.get("defect") and strict:
             raise RuntimeError(f"client {answer.client} failed at the message {question!r}:\n{answer.values['text']}")
         raise (DivergedError if answer.values.get("diverged") else FFGBError)(f"says: {text}")
-    if answer.kind == "report" and not answer.values["points"] > 0:
-        raise FFGBError("reports of no points")
+    if answer.kind == "report":
+        points, loss, score = (answer.values[name] for name in ("points", "loss", "score"))
+        if points < 1 or abs(loss) > MOST or not 0 <= score <= MOST:
+            raise FFGBError(f"reports what cannot be: {points} points, a loss of {loss:g}, a score of {score:g}")
     return answer
 
 

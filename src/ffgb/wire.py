@@ -29,6 +29,8 @@ HEADER_LIMIT = 16 * 2**20
 PRECISIONS = ("float32", "float16", "int8")
 SCALE = "#scale"
 """What the name of an array of bytes has more than its own, for the array of its scales."""
+LARGEST = 1e15
+"""Of any number that makes up a learner.  One of 1e30 is finite, and would drown everyone else's."""
 LETTERS = 500
 """Of a text that a message brings, what is shown."""
 
@@ -103,6 +105,8 @@ class Expected:
     """The arrays that a message of the first kind has, and no others; messages of the other kinds have none."""
     optional: frozenset[str] = frozenset()
     """Arrays that may be missing."""
+    values: tuple[str, ...] = ()
+    """Numbers that a message of the first kind says, besides what its kind always does (`VALUES`)."""
 
     @property
     def limit(self) -> int:
@@ -172,6 +176,9 @@ def decode(data: bytes, expected: Expected | None = None) -> Message:
         for name, array in tensors.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 _refuse(f"has values in {name} that are not finite")
+            learner = name.startswith("parameters/") or name in ("weights", "radii")
+            if learner and max(array.max(initial=0), -array.min(initial=0)) > LARGEST:
+                _refuse(f"has values in {name} beyond {LARGEST:g}, which no learner needs")
     kind, t, client, values = (header[name] for name in ("kind", "round", "client", "values"))
     return Message(kind, t, client, values, tensors, precision, len(data))
 
@@ -230,11 +237,8 @@ def _table(data: bytes) -> tuple[str, str, dict[str, tuple[tuple[int, ...], str]
 
 
 def _header(text: str) -> dict[str, Any]:
-    def infinite(name: str) -> NoReturn:
-        _refuse(f"has a value that is {name}")
-
     try:
-        header: dict[str, Any] = json.loads(text, parse_constant=infinite)
+        header: dict[str, Any] = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise FFGBError("a message has no ffgb header") from error
     expected = {"version": int, "kind": str, "round": int, "client": int, "values": dict}
@@ -244,6 +248,19 @@ def _header(text: str) -> dict[str, Any]:
     if header["version"] != VERSION:
         _refuse(f"has format version {header['version']}, this ffgb reads {VERSION}; upgrade both sides")
     return header
+
+
+def _finite(text: str) -> float:
+    """A number in a header.  JSON has no infinity, but 1e999, and NaN in Python's dialect."""
+    if not math.isfinite(value := float(text)):
+        _refuse(f"has a value that is {shown(text)[:20]}")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= (value := int(text)) < 2**63:
+        _refuse("has a whole number that is too large")
+    return value
 
 
 def _compare(
@@ -257,7 +274,8 @@ def _compare(
         if want is not None and header[name] != want:
             _refuse(f"is of {name} {header[name]}, expected {want}")
     forms = expected.forms if main else {}
-    for name, types in VALUES.get(header["kind"], {}).items():
+    said = {**VALUES.get(header["kind"], {}), **dict.fromkeys(expected.values if main else (), Number)}
+    for name, types in said.items():
         value = header["values"].get(name)
         if not isinstance(value, types) or isinstance(value, bool):
             _refuse(f"says {name} in a way that is not understood")

@@ -130,6 +130,7 @@ ATTACKS: dict[str, tuple[Fault, str]] = {
     "much more": (lambda q, i, a: a + bytes(2**21), "bytes, and at most"),
     "NaN": (tampered(everywhere(float("nan"))), "not finite"),
     "infinite": (tampered(everywhere(float("inf"))), "not finite"),
+    "1e30": (tampered(everywhere(1e30)), "beyond 1e+15"),
     "another round's": (tampered(lambda m: replace(m, round=m.round + 1)), "is of round"),
     "another client's": (tampered(lambda m: replace(m, client=5 - m.client)), "is of client"),
     "another kind": (tampered(lambda m: replace(m, kind="report", tensors={})), "is of the kind 'report'"),
@@ -159,6 +160,32 @@ def test_a_round_goes_on_without_a_bad_answer(attack: str, caplog: pytest.LogCap
     # where everyone must answer, the run ends, and says who and why
     with pytest.raises(FFGBError, match="client 2 "):
         run(Faulty(holdings(), fails(missed, how)), "closed", 4)
+
+
+LIES: dict[str, tuple[str, str, dict[str, object], str]] = {
+    "a loss of 1e999": ("search", "report", {"loss": float("inf")}, "has a value that is"),
+    "a loss of 1e308": ("search", "report", {"loss": 1.7e308}, "reports what cannot be"),
+    "a negative score": ("closed", "report", {"score": -1.0}, "reports what cannot be"),
+    "other points": ("closed", "report", {"points": 10**9}, "reports of 1000000000 points, and has 26"),
+    "no points": ("closed", "report", {"points": 0}, "reports what cannot be"),
+    "a number of 400 digits": ("closed", "report", {"points": 10**400}, "whole number that is too large"),
+    "yes for a number": ("closed", "report", {"loss": True}, "says loss in a way"),
+    "no square": ("search", "answer", {"square": None}, "says square in a way"),
+    "an infinite square": ("search", "answer", {"square": float("inf")}, "has a value that is"),
+    "a square in words": ("shared", "answer", {"square": "much"}, "says square in a way"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_report_ends_a_run(lie: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What one client says of itself, in every message of a kind, is refused or believed; the others go on."""
+    job, kind, values, words = LIES[lie]
+    with caplog.at_level(logging.WARNING, "ffgb"):
+        _, lines = run(Faulty(holdings(), changed(2, kind, lambda m: with_values(m, **values))), job, 3, minimum=2)
+    assert len(lines) == 3
+    assert all(np.isfinite(line["train_loss"]) and np.isfinite(line["train_accuracy"]) for line in lines)
+    said = [record.getMessage() for record in caplog.records if "client 2 is left out" in record.getMessage()]
+    assert words in said[0]
 
 
 @pytest.mark.parametrize("job", JOBS)
