@@ -241,6 +241,9 @@ def test_little_is_enough(tmp_path: Path) -> None:
     (run / "config.json").write_text("{}")
     parsed(page([run]))
     parsed(page([run, made(tmp_path / "b"), run]))
+    lines = [{"round": t, "train_accuracy": 0.5, "train_loss": None} for t in (1, 2)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(plots(parsed(page([run])))) == 2  # accuracy by rounds and by time
 
 
 def test_what_rounds_note_is_shown(tmp_path: Path) -> None:

@@ -545,7 +545,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
 def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
     """Refuse what cannot fit into this machine's memory, before any work."""
     d, rows = family.features.dimension, len(dataset.x) + len(dataset.x_test)
-    need = {"the features of all points": 4 * d * rows}
+    need = {} if config.data == ("sites",) else {"the features of all points": 4 * d * rows}
     if config.geometry == "shared":
         groups = family.features.blocks
         sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}

@@ -17,18 +17,19 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any, final
 
 from ffgb.config import Config
+from ffgb.data.dataset import REGRESSION
 from ffgb.engines.node import ENVIRONMENT, receive, send
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.guard import __file__ as guard_file
-from ffgb.sites import Attendant, Rehearsal, Schema, Site
+from ffgb.runs import Run
+from ffgb.sites import SITES_FILE, Attendant, Rehearsal, Schema, Site
 from ffgb.training import Elsewhere, train
 
 CA, CERTIFICATE, KEY, SITES = "ca.crt", "server.pem", "server.key", "sites"
@@ -79,11 +80,33 @@ class Service:
     deadline: float
     patience: float
 
+    @property
+    def near(self) -> str:
+        """Where it is reached from this machine."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
+
+    @property
+    def called(self) -> str:
+        """The same, by a name that its certificate has: Flower's own programs on this machine check it, too."""
+        return self.near if self.tls is None else name_in(self.tls / CERTIFICATE, self.near, self.port)
+
 
 def environment(home: Path) -> dict[str, str]:
     """Of Flower's programs."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
+
+
+def ended(out: Path, settings: Mapping[str, Any]) -> bool:
+    """Is the run there over?  An FFGBError if it was begun with other options; more rounds may be asked for."""
+    run, asked = Run.open(out), dict(settings)
+    begun = json.loads((out / SITES_FILE).read_text())["settings"] if (out / SITES_FILE).exists() else asked
+    rounds = asked.pop("rounds", None)
+    if asked != {name: value for name, value in begun.items() if name != "rounds"}:
+        name = next(n for n in sorted({*asked, *begun}) if asked.get(n) != begun.get(n))
+        then, now = (json.dumps(options.get(name)) for options in (begun, asked))
+        raise FFGBError(f"the run in {out} was begun with {name} = {then}, not {now}; name another --out")
+    return (out / "summary.json").exists() and rounds in (None, run.config.get("rounds"))
 
 
 def serve(
@@ -120,6 +143,8 @@ def serve(
             "--run-config",
             str(home / "job.toml"),
         ]
+        summary = out / "summary.json"
+        before = summary.stat().st_mtime_ns if summary.exists() else 0
         process = held.enter_context(guarded(command, home, "run.log"))
         said, warned = "", 0
         while True:
@@ -137,7 +162,7 @@ def serve(
             time.sleep(0.2)
         if trouble.exists():
             raise FFGBError(trouble.read_text())
-        if not (out / "summary.json").exists():
+        if not summary.exists() or summary.stat().st_mtime_ns == before:
             raise FFGBError(f"the training ended without a result: {_tail(home / 'run.log')}")
 
 
@@ -182,7 +207,10 @@ def attend(
 def at_the_door(attendant: Attendant, home: Path) -> Iterator[Path]:
     """Answer what nodes hand in at a socket, one after the other, in a thread of its own."""
     socket = home / "socket"
-    listener = Listener(str(socket), "AF_UNIX")
+    try:
+        listener = Listener(str(socket), "AF_UNIX")
+    except OSError as error:
+        raise FFGBError(f"no socket can be made in {home} ({error}); set TMPDIR to a shorter path") from error
 
     def answer() -> None:
         while True:
@@ -190,17 +218,9 @@ def at_the_door(attendant: Attendant, home: Path) -> Iterator[Path]:
                 connection = listener.accept()
             except OSError:
                 return  # it was closed
-            # a node may die in the middle of a message: the next one comes
-            with connection, contextlib.suppress(OSError, EOFError):
-                asked = receive(connection)
-                try:
-                    answered = attendant.answer(*asked)
-                except FFGBError as error:
-                    answered = {}, {"failed": str(error)}
-                except Exception:  # a defect: the owner sees where, the server that there was one
-                    attendant.say(traceback.format_exc())
-                    answered = {}, {"failed": "an error at the site; its owner sees more"}
-                send(connection, *answered)
+            # a node may die in the middle of a message, or send something else: the next one comes
+            with connection, contextlib.suppress(OSError, EOFError, ValueError, KeyError, TypeError):
+                send(connection, *attendant.answer(*receive(connection)))
 
     threading.Thread(target=answer, daemon=True).start()
     try:
@@ -211,7 +231,11 @@ def at_the_door(attendant: Attendant, home: Path) -> Iterator[Path]:
 
 def rehearse(site: Site, config: Mapping[str, Any], target: str | None, task: str | None) -> Rehearsal:
     """What would leave a site in a training with these settings: it plays one round of it with itself."""
-    schema = Schema.of({site.name: site.describe()}, target, task, site.rare)
+    said = site.describe()
+    if len(said.classes) == 1 and task != REGRESSION:  # others have others, or there would be nothing to learn
+        (only,) = said.classes
+        said = replace(said, classes=(only, f"not {only}") if isinstance(only, str) else (only, only + 1))
+    schema = Schema.of({site.name: said}, target, task, site.rare)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in config.items()}
     chosen = Config(**{**values, "rounds": 1, "participation": None})
     rehearsal = Rehearsal(site.move_in(schema, chosen.seed))
@@ -309,11 +333,11 @@ def superlink(service: Service, home: Path) -> Iterator[subprocess.Popen[bytes]]
             command += [option, str(service.tls / name)]
         command += ["--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation"]
-    if _listens(service.port):
+    if _listens(service.near, service.port):
         raise FFGBError(f"port {service.port} is taken; end what uses it, or choose another --port")
     with guarded(command, home, "superlink.log") as process:
         until = time.monotonic() + 60.0
-        while not _listens(service.port):
+        while not _listens(service.near, service.port):
             if process.poll() is not None or time.monotonic() > until:
                 raise FFGBError(f"Flower's SuperLink did not start: {_tail(home / 'superlink.log')}")
             time.sleep(0.1)
@@ -334,7 +358,7 @@ def write_connection(service: Service, home: Path) -> None:
         if service.tls is None
         else f"root-certificates = {json.dumps(str(service.tls.absolute() / CA))}"
     )
-    text = f'[superlink]\ndefault = "ffgb"\n\n[superlink.ffgb]\naddress = "127.0.0.1:{service.port}"\n{secure}\n'
+    text = f'[superlink]\ndefault = "ffgb"\n\n[superlink.ffgb]\naddress = "{service.called}:{service.port}"\n{secure}\n'
     (home / "config.toml").write_text(text)
 
 
@@ -358,10 +382,31 @@ def program(name: str) -> str:
     return found
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.settimeout(0.5)
-        return trial.connect_ex(("127.0.0.1", port)) == 0
+def name_in(certificate: Path, near: str, port: int) -> str:
+    """A name in a server's certificate by which this machine reaches it."""
+    from cryptography import x509
+
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+        found = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise FFGBError(f"{certificate} is no certificate with subject alternative names ({error})") from error
+    names = [*map(str, found.get_values_for_type(x509.IPAddress)), *found.get_values_for_type(x509.DNSName)]
+    for name in sorted(names, key=lambda name: name != near):
+        if _listens(name, port):
+            return name
+    raise FFGBError(
+        f"{certificate} is for {', '.join(names)}, and this server is not reached by that name from its own machine; "
+        f"add {near} to the certificate's subject alternative names, or the name to this machine's hosts"
+    )
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=0.5):
+            return True
+    except OSError:
+        return False
 
 
 def free_port() -> int:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ffgb.aggregates import Moments, Statistic
 from ffgb.algorithms import Algorithm
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.features import Points
 from ffgb.functions import Array, Family, Function, OnPoints, Parameters, from_tensors
 from ffgb.geometry import AtServer, Geometry
@@ -318,7 +318,9 @@ class Client:
         values: dict[str, Any] = {"notes": notes}
         if isinstance(job.geometry, AtServer):  # the server measures γ, and needs ‖φ‖² for it
             values["square"] = float(np.square(job.loss.gradient(self.f, self.y)).sum()) / len(self.y)
-        answer = Message("answer", t, self.i, values, light(g.increment), job.precision)
+        tensors = light(g.increment)
+        _refuse_diverged(g.increment.family, tensors)
+        answer = Message("answer", t, self.i, values, tensors, job.precision)
         if algorithm.parametric:
             sent = from_tensors(g.increment.family, as_travelled(answer).tensors)
             self.next = t + 1, algorithm.remember(self.memory, self.whole, sent)
@@ -342,6 +344,14 @@ class Client:
 
     def _resync(self) -> Message:
         return Message("resync", client=self.i, values={"version": self.version})
+
+
+def _refuse_diverged(family: Family, tensors: Mapping[str, Array]) -> None:
+    """What the server would refuse is said here, where it came about."""
+    for name in family.spec:
+        array = tensors[f"parameters/{name}"]
+        if array.dtype.kind == "f" and not np.abs(array).max(initial=0.0) <= family.largest(name):
+            raise DivergedError("the local steps diverged; choose a smaller --step-size")
 
 
 def sample(seed: int, t: int, clients: int, m: int) -> list[int]:

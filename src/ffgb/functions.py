@@ -57,6 +57,12 @@ POINTS_IN_A_BLOCK = 1024
 MEMBERS_IN_A_BLOCK = 16
 
 
+LARGEST = 1e15
+"""Of a number that makes up a learner, if its family says nothing else."""
+LARGEST_IN_A_NET = 1e5
+"""Of a weight of a net: with five layers of the paper's widths its values are still finite in float32."""
+
+
 class Walk(ABC):
     """A member that is moved by gradients, at fixed points: what parametric methods take their steps with.
 
@@ -110,6 +116,10 @@ class Family(ABC):
     @abstractmethod
     def least_squares(self, z: Array) -> Fit:
         """The least-squares fit at these points; what depends on the points alone is computed now, once."""
+
+    def largest(self, name: str) -> float:
+        """What no entry of this parameter of a sound member exceeds, generously: members come from elsewhere, too."""
+        return LARGEST
 
     def check(self, parameters: Parameters) -> None:  # noqa: B027  (most need nothing more)
         """An FFGBError if arrays of the right form are no members all the same: they may come from elsewhere."""

@@ -29,14 +29,16 @@ def main() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # they are meant for whoever asked for it
 
-    started: set[int] = set()
+    started: dict[int, str] = {}
 
     def watch() -> None:
         while (code := program.poll()) is None:
             started.update(_below(program.pid))  # while it lives: later no one knows whose they were
             time.sleep(LOOK)
-        for pid in (*started, -program.pid):
-            _signal(pid, signal.SIGKILL)  # what it started may live on, in sessions of its own
+        _signal(-program.pid, signal.SIGKILL)
+        for pid, when in started.items():  # what it started may live on, in sessions of its own
+            if _since(pid) == when:  # a number may be another process's by now
+                _signal(pid, signal.SIGKILL)
         os._exit(code if code >= 0 else 128 - code)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -53,19 +55,33 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _below(pid: int) -> set[int]:
-    """All processes that this one started, and those that they started; none where there is no /proc."""
+def _below(pid: int) -> dict[int, str]:
+    """All processes that this one started, and those that they started, with when; none where there is no /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
-            # "pid (name) state parent …", and a name may hold anything
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found: set[int] = set()
+        if stat := _stat(int(entry.name)):
+            parents[int(entry.name)] = int(stat[1])
+    found: dict[int, str] = {}
     new = {pid}
     while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+        new = {child for child, parent in parents.items() if parent in new} - found.keys()
+        found |= {child: _since(child) for child in new}
+    return {child: when for child, when in found.items() if when}
+
+
+def _since(pid: int) -> str:
+    """When a process began, in the system's own ticks; nothing if there is none."""
+    stat = _stat(pid)
+    return stat[19] if stat else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; nothing if there is none."""
+    try:
+        # "pid (name) state parent …", and a name may hold anything
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ffgb.algorithms import Algorithm
 from ffgb.engines import Engine
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation import Job, Target, Update, sample
-from ffgb.functions import Array, Family, Function, Parameters, from_tensors
+from ffgb.functions import LARGEST, Array, Family, Function, Parameters, from_tensors
 from ffgb.geometry import AtServer, Geometry
 from ffgb.losses import Loss
 from ffgb.recipes import describe
@@ -43,6 +43,8 @@ its sign; between two lengths it is taken to be linear, as for the square loss i
 
 MOST = 1e200
 """Of a loss or a score that a client reports: sums of more would not be finite."""
+
+GO_ON = "go on from the last round: ffgb train --resume, or the same ffgb server again"
 
 TRIES = 3
 """How often a client that lost its state is restored for one question before the run ends."""
@@ -248,7 +250,7 @@ class Server:
             for first in range(0, self.N, some):
                 reading, clients = -1, range(first, min(first + some, self.N))
                 self.on_setup(statistic.what, first, self.N)
-                answers = self._exchange(request, clients, expected, TRIES)
+                answers = self._exchange(request, clients, expected, TRIES, wait=True)
                 if lost := [self.names[i] for i in clients if i not in answers]:
                     raise FFGBError(f"{lost[0]} did not answer a question that everyone must; try again later")
                 for i in clients:
@@ -265,7 +267,7 @@ class Server:
         except FFGBError as error:
             if reading < 0:
                 raise
-            raise FFGBError(f"client {reading} sent a statistic that is refused: {error}") from error
+            raise FFGBError(f"{self.names[reading]} sent a statistic that is refused: {error}") from error
 
     def rounds(self, state: State, T: int, *, stop: bool = False) -> Iterator[tuple[State, dict[str, Any]]]:
         """Algorithm 1: the state and the metrics after each round.
@@ -297,6 +299,7 @@ class Server:
                 state, reports = self._step(state, update, 0.0 if stop and spent(fit) else best_length(slopes), S)
             else:
                 state, reports = self._deliver(state, update, S, answers)
+            reports = self._heard(state, S, reports)
             metrics = self._metrics(state, [i for i in S if i in reports], gammas, reports) | fit
             metrics |= {"participants": len(increments), "seconds": time.perf_counter() - began}
             if metrics["train_loss"] is not None and not math.isfinite(metrics["train_loss"]):
@@ -325,6 +328,16 @@ class Server:
         # else: a client that is sampled now and then needs f only when it is sampled again, and will then be sent
         # the newest.  That we look at f^{t+1} at its points already is a measurement, as on the test set.
         return state, reports
+
+    def _heard(self, state: State, S: Sequence[int], reports: dict[int, Message]) -> dict[int, Message]:
+        """The reports, if there is one at all: an f that no one can evaluate must not be kept, or there is no way
+        back."""
+        for _ in range(TRIES):
+            if any(i in reports for i in S):
+                return reports
+            self.engine.wait(S)
+            reports = reports | self._ask(state, Message("report", state.t), S)
+        raise FFGBError(f"no client could say how good round {state.t} is, so it is not kept; {GO_ON}")
 
     def _slopes(self, state: State, update: Update, S: Sequence[int]) -> tuple[Array, float, State, list[int]]:
         """Send the increment, whose length is not fixed yet: slopes of the objective along it, and its mean square."""
@@ -392,6 +405,15 @@ class Server:
 
     def _catch_up(self, state: State, clients: Sequence[int]) -> tuple[State, list[int]]:
         """Send the sampled clients what they missed, and count it; who has all of it now."""
+        for _ in range(TRIES):
+            state, present = self._tell(state, clients)
+            if len(present) >= (self.minimum or 1):
+                break
+            self.engine.wait([i for i in clients if i not in present])
+        self._enough(present, "could be told what they had missed")
+        return state, present
+
+    def _tell(self, state: State, clients: Sequence[int]) -> tuple[State, list[int]]:
         costs, present = state.costs, list(clients)
         for update in state.missing(min(state.delivered[i] for i in clients)):
             some = [i for i in present if state.delivered[i] < update.version]
@@ -399,7 +421,6 @@ class Server:
             reports = self._ask(state, message, some, tries=TRIES)
             costs = costs.down(message, len(some)).up(reports.values())
             present = [i for i in present if i in reports or i not in some]
-        self._enough(present, "could be told what they had missed")
         return replace(state, costs=costs, delivered=_set(state.delivered, present, state.t)), present
 
     def _increments(
@@ -412,7 +433,9 @@ class Server:
         for _ in range(TRIES):
             if len(answers) >= (self.minimum or 0):
                 break
-            answers |= self._ask(state, train, [i for i in S if i not in answers])
+            silent = [i for i in S if i not in answers]
+            self.engine.wait(silent)
+            answers |= self._ask(state, train, silent)
         for i in (i for i in S if i in answers):  # in this order: sums are rounded
             try:
                 increments[i], noted = _increment(job, answers[i]), _notes(answers[i], job.algorithm)
@@ -429,7 +452,7 @@ class Server:
         if len(clients) < (fewest := self.minimum or 1):
             raise FFGBError(
                 f"only {len(clients)} of {self.m} clients {what}, and a round needs {fewest}; when they are back, "
-                "go on with --resume"
+                f"{GO_ON}"
             )
 
     def _leave_out(self, i: int, error: FFGBError) -> None:
@@ -484,12 +507,14 @@ class Server:
                 tell(Message("memory", since, tensors=dict(memory)), [i])
 
     def _exchange(
-        self, message: Message, clients: Sequence[int], expected: Expected, tries: int = 1
+        self, message: Message, clients: Sequence[int], expected: Expected, tries: int = 1, *, wait: bool = False
     ) -> dict[int, Message]:
         """The clients' answers, as far as they came and are as expected."""
         found: dict[int, Message] = {}
         data, waiting = encode(message), list(clients)
-        for _ in range(tries):
+        for attempt in range(tries):
+            if attempt and wait:
+                self.engine.wait(waiting)
             came = self.engine.exchange(data, waiting)
             for i in waiting:
                 try:
@@ -549,9 +574,12 @@ def _expected(job: Job, question: Message) -> Expected:
     if kind == "answer":
         family, K = job.algorithm.answers(job.family, question.round), max(job.algorithm.K, 1)
         terms = 0 if family.closed and not job.algorithm.clips else K
-        forms = {f"parameters/{name}": Form(shape, dtype, terms) for name, (shape, dtype) in family.spec.items()}
+        forms = {
+            f"parameters/{name}": Form(shape, dtype, terms, family.largest(name))
+            for name, (shape, dtype) in family.spec.items()
+        }
         if terms:
-            forms |= {"weights": Form((), "float64", terms), "radii": Form((), "float64", terms)}
+            forms |= {name: Form((), "float64", terms, LARGEST) for name in ("weights", "radii")}
             optional = frozenset() if job.algorithm.clips else frozenset({"radii"})
     elif kind == "slopes":
         forms = {"slopes": Form((len(LENGTHS),), "float64"), "square": Form((1,), "float64")}

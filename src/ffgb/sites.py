@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any, final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ffgb.aggregates import Statistic
+from ffgb.algorithms import Algorithm
 from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, load_sites, settle
 from ffgb.data.preprocess import RARE, Said, Table
@@ -24,7 +27,14 @@ from ffgb.engines import Engine
 from ffgb.engines.host import Host
 from ffgb.engines.local import Holding
 from ffgb.errors import FFGBError
-from ffgb.wire import Message, Sent, decode, encode, what
+from ffgb.features import FeatureMap
+from ffgb.functions import Family
+from ffgb.geometry import Geometry
+from ffgb.recipes import KINDS
+from ffgb.wire import QUESTIONS, Expected, Message, Sent, decode, encode, what
+
+SITES_FILE = "sites.json"
+"""In the run directory: the sites that a run began with, what they agreed on, and the options that were given."""
 
 
 @final
@@ -61,7 +71,7 @@ class Site:
         i, dataset = schema.names.index(self.name), self.load(schema, seed)
         if len(dataset.x) != schema.rows[i]:
             raise FFGBError(
-                f"{self.path} has {len(dataset.x)} training rows now and had {schema.rows[i]} when training began"
+                f"{self.path.name} has {len(dataset.x)} training rows now and had {schema.rows[i]} when training began"
             )
         clients = {i: Holding(dataset.x, dataset.y)}
         if len(dataset.x_test):
@@ -102,20 +112,20 @@ class Schema:
         return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs)
 
     def dataset(self) -> Dataset:
-        """A set of this form without values, for whoever has none of the rows: it takes no memory."""
+        """A set of this form without values, for whoever has none of the rows: of a row it says whose it is."""
         n, m = sum(self.rows), sum(self.test_rows)
         x = np.broadcast_to(np.float32(0.0), (n + m, *self.shape))
         kind = np.int64(0) if self.classes else np.float64(0.0)
         y = np.broadcast_to(kind, (n + m,) if self.outputs == 1 or self.classes else (n + m, self.outputs))
-        site = np.repeat(np.arange(len(self.names)), self.rows)
+        who = np.arange(len(self.names), dtype=np.uint16 if len(self.names) < 2**16 else np.int64)
         return Dataset(
             *("sites", self.task, x[:n], y[:n], x[n:], y[n:], self.classes),
             columns=() if self.table is None else self.table.names,
             image=self.table is None,
             table=self.table,
             sites=self.names,
-            site=site,
-            site_test=np.repeat(np.arange(len(self.names)), self.test_rows),
+            site=np.repeat(who, self.rows),
+            site_test=np.repeat(who, self.test_rows),
         )
 
     def to_json(self) -> str:
@@ -177,13 +187,13 @@ def hello(site: Site) -> bytes:
 
 def met(data: bytes) -> tuple[str, Columns]:
     """Who says hello, checked."""
-    message = decode(data)
+    message = decode(data, Expected(("hello",), forms=None))
     said = message.values
     try:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said["columns"].items()}
         fields["columns"] = {str(k): Said(**v) for k, v in fields["columns"]}
         name, columns = said["name"], Columns(**fields)
-        if message.kind != "hello" or not isinstance(name, str) or not 0 < len(name) <= 100:
+        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
             raise FFGBError("its name is none")
         columns.check()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -240,28 +250,55 @@ class Attendant:
 
     def answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
         """What to say to a message of a server's: who this is, what it lacks to answer, or its clients' answers."""
+        try:
+            return self._answer(data, said)
+        except FFGBError as error:
+            why = str(error)
+        except Exception:  # a defect: the owner sees where, the server that there was one
+            self.say(traceback.format_exc())
+            why = DEFECT
+        self._log([_line("out", "failed", text=why)])
+        return {}, {"failed": why}
+
+    def _answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
         if said.get("hello"):
             self.say("the server asks who is here")
             said_hello = hello(self.site)
-            self._log([written_down(said_hello, "out")])
+            self._log([_line("in", "who is here"), written_down(said_hello, "out")])
             return {"hello": said_hello}, {}
         if said["run"] != self.run:
             self.run, self.resident = said["run"], None
-        self.schema = data.get("schema", self.schema)
+        if "schema" in data:
+            self.schema = data["schema"]
+            self._log([_line("in", "what all sites agreed on", bytes=len(self.schema))])
         if hashlib.sha256(self.schema).hexdigest() != said["schema"]:
+            self._log([_line("out", "needs what all sites agreed on")])
             return {}, {"needs": "schema"}
         if self.resident is None:
             self.resident = self.site.move_in(Schema.from_json(self.schema.decode()), int(said["seed"]))
-        question, clients = data["message"], [int(i) for i in said["clients"]]
-        if (strange := self._strange(decode(question))) is None:
+        clients, question = [int(i) for i in said["clients"]], decode(data["message"], QUESTIONS)
+        if (strange := self._strange(question)) is None:
             with threadpool_limits(limits=1):
-                answers = self.resident.answer(question, clients)
+                answers = {
+                    i: self._without_traces(a) for i, a in self.resident.answer(data["message"], clients).items()
+                }
         else:
             text = f"this site has not agreed to {strange}; its owner sees what is asked for: ffgb client --dry-run"
-            refusal = Message("error", decode(question).round, values={"text": text})
+            refusal = Message("error", question.round, values={"text": text})
             answers = {i: encode(replace(refusal, client=i)) for i in clients}
-        self._write_down(question, answers.values())
+        self._log([written_down(data["message"], "in"), *(written_down(a, "out") for a in answers.values())])
+        training = question.kind == "train"  # of round t it is asked when t rounds are over
+        when = f"round {question.round + training}" if question.round or training else "set up"
+        self.say(f"{when}: {what(question)}, {sum(map(len, answers.values())):,} bytes sent")
         return {str(i): answer for i, answer in answers.items()}, {}
+
+    def _without_traces(self, answer: bytes) -> bytes:
+        """A defect's traceback is for the owner: it has paths in it, and may have values."""
+        message = decode(answer)
+        if message.kind != "error" or not message.values.get("defect"):
+            return answer
+        self.say(str(message.values["text"]))
+        return encode(replace(message, values={"text": DEFECT}))
 
     def _strange(self, question: Message) -> str | None:
         return None if self.agreed is None else agrees(question, self.agreed)
@@ -271,12 +308,10 @@ class Attendant:
             with self.log.open("a") as file:
                 file.writelines(lines)
 
-    def _write_down(self, question: bytes, answers: Iterable[bytes]) -> None:
-        self._log([written_down(question, "in"), *(written_down(a, "out") for a in answers)])
-        asked = decode(question)
-        training = asked.kind == "train"  # of round t it is asked when t rounds are over
-        when = f"round {asked.round + training}" if asked.round or training else "set up"
-        self.say(f"{when}: {what(asked)}, {sum(map(len, answers)):,} bytes sent")
+
+DEFECT = "an error at the site; its owner sees more"
+MATTERS = (Statistic, Algorithm, Family, FeatureMap, Geometry)
+"""What decides on what leaves a site.  The loss does not: it follows from the classes of all sites together."""
 
 
 def asked_for(question: Message) -> set[str]:
@@ -294,7 +329,7 @@ def asked_for(question: Message) -> set[str]:
                 walk(part)
 
     walk(question.values.get("recipe"))
-    return found
+    return {name for name in found if issubclass(KINDS.get(name, Statistic), MATTERS)}
 
 
 def agrees(question: Message, agreed: frozenset[str]) -> str | None:
@@ -306,9 +341,9 @@ def agrees(question: Message, agreed: frozenset[str]) -> str | None:
 def written_down(data: bytes, way: str) -> str:
     """A line of a site's own log: which message came or went, and its form; never a value."""
     message = decode(data)
-    line = {
-        "time": time.time(), "way": way, "kind": message.kind, "round": message.round, "client": message.client,
-        "bytes": len(data),
-        "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())},
-    }  # fmt: skip
-    return json.dumps(line) + "\n"
+    arrays = {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())}
+    return _line(way, message.kind, round=message.round, client=message.client, bytes=len(data), arrays=arrays)
+
+
+def _line(way: str, kind: str, **more: Any) -> str:
+    return json.dumps({"time": time.time(), "way": way, "kind": kind, **more}) + "\n"

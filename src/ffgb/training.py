@@ -135,9 +135,11 @@ def train(
                     f"the run in {out} is one exchange for {run.config['rounds']} rounds; start another run"
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
+        carried = {name: value for name, value in (metrics[-1] if metrics else {}).items() if name.startswith("wire_")}
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
         for after, measured in () if over or should_stop() else rounds_of(server, state, config):
             state, line = after, measured | {"setup_seconds": setup}
+            line |= {name: carried.get(name, 0.0) + total / server.N for name, total in moves.wire().items()}
             metrics.append(line)
             if path is not None and run is None:  # with the first round: what fails before leaves nothing behind
                 run = Run.create(path, config.to_json())

@@ -29,8 +29,9 @@ HEADER_LIMIT = 16 * 2**20
 PRECISIONS = ("float32", "float16", "int8")
 SCALE = "#scale"
 """What the name of an array of bytes has more than its own, for the array of its scales."""
-LARGEST = 1e15
-"""Of any number that makes up a learner.  One of 1e30 is finite, and would drown everyone else's."""
+ANSWER_HEADER, PER_ARRAY = 64 * 2**10, 512
+"""Bytes of the header of an answer: what it says, and for each array a line in the table of contents.  JSON takes some
+twenty times its size in memory."""
 LETTERS = 500
 """Of a text that a message brings, what is shown."""
 
@@ -82,6 +83,8 @@ class Form:
     shape: tuple[int, ...]
     dtype: str
     terms: int = 0
+    largest: float = math.inf
+    """No entry is farther from 0: one of 1e30 is finite, and would drown everyone else's."""
 
     @property
     def size(self) -> int:
@@ -101,17 +104,27 @@ class Expected:
     """The first is what was asked for; of that kind are the round and the arrays."""
     round: int | None = None
     client: int | None = None
-    forms: Mapping[str, Form] = field(default_factory=dict)
-    """The arrays that a message of the first kind has, and no others; messages of the other kinds have none."""
+    forms: Mapping[str, Form] | None = field(default_factory=dict)
+    """The arrays that a message of the first kind has, and no others; messages of the other kinds have none.  None:
+    whatever the message is about will say which, when it is built."""
     optional: frozenset[str] = frozenset()
     """Arrays that may be missing."""
     values: tuple[str, ...] = ()
     """Numbers that a message of the first kind says, besides what its kind always does (`VALUES`)."""
 
     @property
-    def limit(self) -> int:
+    def header(self) -> int:
         """Bytes."""
-        return HEADER_LIMIT // 16 + sum(2 * form.size for form in self.forms.values())
+        return HEADER_LIMIT if self.forms is None else ANSWER_HEADER + 2 * PER_ARRAY * len(self.forms)
+
+    @property
+    def limit(self) -> float:
+        """Bytes in all."""
+        return math.inf if self.forms is None else self.header + sum(2 * form.size for form in self.forms.values())
+
+
+QUESTIONS = Expected(("statistic", "setup", "train", "update", "direction", "step", "report", "memory"), forms=None)
+"""What a server may ask of a client."""
 
 
 def what(question: Message) -> str:
@@ -161,7 +174,7 @@ def decode(data: bytes, expected: Expected | None = None) -> Message:
     """The message in these bytes; an FFGBError that says why if there is none, or if it is not what was expected."""
     if expected is not None and len(data) > expected.limit:
         _refuse(f"has {len(data):,} bytes, and at most {expected.limit:,} were expected")
-    text, check, contents = _table(data)
+    text, check, contents = _table(data, HEADER_LIMIT if expected is None else expected.header)
     header = _header(text)
     if expected is not None:
         _compare(header, contents, expected)
@@ -172,13 +185,8 @@ def decode(data: bytes, expected: Expected | None = None) -> Message:
     if _checksum(text, tensors) != check:
         _refuse("was changed on its way: its checksum is wrong")
     tensors, precision = _unpacked(tensors)
-    if expected is not None:
-        for name, array in tensors.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                _refuse(f"has values in {name} that are not finite")
-            learner = name.startswith("parameters/") or name in ("weights", "radii")
-            if learner and max(array.max(initial=0), -array.min(initial=0)) > LARGEST:
-                _refuse(f"has values in {name} beyond {LARGEST:g}, which no learner needs")
+    if expected is not None and expected.forms is not None:
+        _look(tensors, expected.forms)
     kind, t, client, values = (header[name] for name in ("kind", "round", "client", "values"))
     return Message(kind, t, client, values, tensors, precision, len(data))
 
@@ -194,17 +202,17 @@ def _refuse(why: str) -> NoReturn:
 
 def shown(text: object) -> str:
     """A text that came from elsewhere, as it may be shown: short, and without anything that a terminal would obey."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text)[:LETTERS])
+    return "".join(c if c.isprintable() else " " if c == "\n" else "?" for c in str(text)[:LETTERS])
 
 
-def _table(data: bytes) -> tuple[str, str, dict[str, tuple[tuple[int, ...], str]]]:
+def _table(data: bytes, most: int) -> tuple[str, str, dict[str, tuple[tuple[int, ...], str]]]:
     """Our header, the checksum, and shape and type of each array, from safetensors' table of contents, checked."""
     # 8 bytes little-endian length, then JSON: an entry an array, and "__metadata__"
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         _refuse("is cut short: it is no ffgb message, or its connection broke")
-    if length > HEADER_LIMIT:
-        _refuse(f"has a header of {length:,} bytes; {HEADER_LIMIT:,} are allowed")
+    if length > most:
+        _refuse(f"has a header of {length:,} bytes, and at most {most:,} were expected")
     try:
         table = json.loads(data[8 : 8 + length])
         found = table.pop("__metadata__")["ffgb"]
@@ -258,9 +266,9 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) > 20 or not -(2**63) <= (value := int(text)) < 2**63:
+    if len(text) > 100:  # more than any seed, and still a finite float
         _refuse("has a whole number that is too large")
-    return value
+    return int(text)
 
 
 def _compare(
@@ -273,13 +281,18 @@ def _compare(
     for name, want in (("client", expected.client), ("round", expected.round if main else None)):
         if want is not None and header[name] != want:
             _refuse(f"is of {name} {header[name]}, expected {want}")
-    forms = expected.forms if main else {}
+    if expected.forms is None:
+        return
     said = {**VALUES.get(header["kind"], {}), **dict.fromkeys(expected.values if main else (), Number)}
     for name, types in said.items():
         value = header["values"].get(name)
         if not isinstance(value, types) or isinstance(value, bool):
             _refuse(f"says {name} in a way that is not understood")
-    names = {name.removesuffix(SCALE) for name in contents}
+    forms = expected.forms if main else {}
+    # a scale belongs to an array of bytes that is there as well
+    names = {
+        n for n in contents if not (n.endswith(SCALE) and contents.get(n.removesuffix(SCALE), ("", ""))[1] == "int8")
+    }
     if not forms.keys() - expected.optional <= names <= forms.keys():
         _refuse(f"has the arrays {shown(sorted(names))}, expected {sorted(forms)}")
     terms = contents["weights"][0][0] if "weights" in contents and contents["weights"][0] else None
@@ -298,6 +311,18 @@ def _compare(
         )
         if shape != wanted or not (packed or (dtype == form.dtype and scale is None)):
             _refuse(f"has {name} as {dtype} of shape {shape}, expected {form}")
+
+
+def _look(tensors: Mapping[str, Array], forms: Mapping[str, Form]) -> None:
+    """Refuse arrays whose values cannot be meant."""
+    for name, array in tensors.items():
+        if array.dtype.kind != "f":
+            continue
+        if not np.isfinite(array).all():
+            _refuse(f"has values in {name} that are not finite")
+        largest = forms[name].largest if name in forms else math.inf
+        if max(array.max(initial=0.0), -array.min(initial=0.0)) > largest:
+            _refuse(f"has values in {name} beyond {largest:g}, which no learner needs")
 
 
 def _checksum(text: str, tensors: Mapping[str, Array]) -> str:

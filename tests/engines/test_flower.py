@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -15,15 +18,23 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from ffgb.config import Config, load_data
+from ffgb.aggregates import MomentsOf
+from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.data.files import load_sites
-from ffgb.deploy import at_the_door, rehearse
+from ffgb.deploy import at_the_door, ended, rehearse
 from ffgb.engines import flower
-from ffgb.engines.flower import FlowerEngine, gather
+from ffgb.engines.flower import Counted, FlowerEngine, gather
 from ffgb.engines.node import client_app as node_app
 from ffgb.errors import FFGBError
-from ffgb.sites import Attendant, Schema, Site
-from ffgb.training import Elsewhere, Result, train
+from ffgb.federation import light
+from ffgb.model import Model
+from ffgb.recipes import describe
+from ffgb.server import Server
+from ffgb.sites import Attendant, Schema, Site, met
+from ffgb.training import Elsewhere, Result, make_holdings, make_parts, train
+from ffgb.wire import Message as FFGBMessage
+from ffgb.wire import encode
+from tests.engines.faults import Faulty
 from tests.engines.grid import InProcessGrid
 
 SITES = ("east", "north", "west")
@@ -72,13 +83,36 @@ def sites(files: list[Path]) -> Iterator[Sites]:
 
 
 def over_flower(
-    grid: InProcessGrid, config: Config, out: Path | None = None, deadline: float = 5.0, **more: Any
+    grid: InProcessGrid, config: Config, out: Path | None = None, deadline: float = 5.0, minimum: int = 1, **more: Any
 ) -> Result:
-    found = gather(grid, len(SITES), 5.0)
+    counted = Counted(grid)
+    found = gather(counted, len(SITES), 5.0)
     schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
     nodes = {name: node for name, (node, _) in found.items()}
-    engine = FlowerEngine.of_sites(grid, nodes, schema, config.seed, deadline)
-    return train(config, out, elsewhere=Elsewhere(engine, schema, 1), **more)
+    engine = FlowerEngine.of_sites(counted, nodes, schema, config.seed, deadline)
+    return train(config, out, elsewhere=Elsewhere(engine, schema, minimum), **more)
+
+
+def without_north(files: list[Path], config: Config, rounds: set[int]) -> dict[str, Any]:
+    """The model of one machine where north does not train in these rounds, counted from 1."""
+
+    def absent(question: FFGBMessage, i: int, answer: bytes) -> bytes | None:
+        return None if question.kind == "train" and i == 1 and question.round + 1 in rounds else answer
+
+    config = dataclasses.replace(config, data=tuple(map(str, files)), target="kind")
+    dataset = load_data(config)
+    config = config.resolved(dataset)
+    holdings, settings = make_holdings(config, dataset, make_parts(config, dataset))
+    server = Server(Faulty(holdings, absent), **settings, minimum=2)
+    state = server.start(make_algorithm(config), make_learner(config, dataset), make_loss(config, dataset))
+    for after, _ in server.rounds(state, config.exchanges):
+        state = after
+    return light(state.result)
+
+
+def same(model: Model, tensors: dict[str, Any]) -> None:
+    for name, array in light(model.f).items():
+        np.testing.assert_array_equal(array, tensors[name])
 
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -96,6 +130,14 @@ JOBS: dict[str, dict[str, Any]] = {
     "distill": {"rounds": 2, "learner": "mlp", "oracle_steps": 20, "distill": "rounds", "distill_rounds": 3},
     "int8": {"rounds": 3, "learner": "mlp", "oracle_steps": 20, "precision": "int8"},
     "some": {"rounds": 4, "participation": 2, "learner": "mlp", "oracle_steps": 20},
+    "fedprox": {"rounds": 3, "algorithm": "fedprox", "learner": "mlp"},
+    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c"},
+    "trees, waves and fourier": {"rounds": 2, "map": "trees+waves+fourier", "features": 48},
+    "blocks": {"rounds": 2, "gram": "blocks", "map": "steps+waves", "features": 32},
+    "several steps": {"rounds": 2, "local_steps": 2},
+    "float16": {"rounds": 3, "precision": "float16"},
+    "to one before it is sent": {"rounds": 2, "learner": "mlp", "oracle_steps": 20, "distill": "clients"},
+    "trimmed": {"rounds": 3, "aggregate": "trimmed", "trim": 0.2},
 }
 
 
@@ -121,7 +163,9 @@ def test_the_model_is_that_of_one_machine_to_the_bit(job: str, files: list[Path]
     for forgetful in (True, False):
         grid = InProcessGrid(flower.client_app(resolved), {7 + i: {"partition-id": i} for i in range(clients)})
         grid.before = flower._residents.clear if forgetful else grid.before
-        engine = FlowerEngine(grid, {str(i): 7 + i for i in range(clients)}, {i: str(i) for i in range(clients)}, 60.0)
+        engine = FlowerEngine(
+            Counted(grid), {str(i): 7 + i for i in range(clients)}, {i: str(i) for i in range(clients)}, 60.0
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flower, "simulation", lambda *_, engine=engine: nullcontext(engine))
             simulated = train(config, engine="flower")
@@ -154,23 +198,7 @@ def test_a_node_that_dies_is_left_out_and_comes_back_as_another(
     assert "site north is back" in caplog.text
     assert there.finished
 
-    # The same as where north was simply not reached in those rounds.
-    absent = (others := Sites(files)).grid
-    seen: list[int] = []
-
-    def away(line: dict[str, Any]) -> None:
-        seen.append(line["participants"])
-        if len(seen) == 2:
-            hidden.append(absent.contexts.pop(101))
-        if len(seen) == 4:
-            absent.contexts[101] = hidden[0]
-
-    hidden: list[Any] = []
-    with others.held:
-        other = over_flower(absent, LINEAR, deadline=0.5, on_round=away)
-    assert seen[:4] == rounds[:4]
-    if seen == rounds:  # the same node may be found again a round later
-        assert other.model.to_bytes() == there.model.to_bytes()
+    same(there.model, without_north(files, LINEAR, {3, 4}))
 
 
 def test_the_server_may_die_and_go_on(files: list[Path], tmp_path: Path) -> None:
@@ -187,13 +215,9 @@ def test_the_server_may_die_and_go_on(files: list[Path], tmp_path: Path) -> None
     ).read_bytes()
 
 
-def test_answers_that_are_late_double_or_garbage_change_nothing(
-    files: list[Path], sites: Sites, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_answer_is_left_out(files: list[Path], sites: Sites, caplog: pytest.LogCaptureFixture) -> None:
     from flwr.app import Error, Message, RecordDict
 
-    with (others := Sites(files)).held:
-        plain = over_flower(others.grid, LINEAR)
     grid, count = sites.grid, [0]
 
     def fault(question: Message, reply: Message) -> Message:
@@ -209,7 +233,9 @@ def test_answers_that_are_late_double_or_garbage_change_nothing(
     assert result.finished
     assert "site north sent what is refused: a Flower message is not one of ours" in caplog.text
     assert "site north failed, and is left out until it answers again: ?[1mno" in caplog.text
-    assert [line["participants"] for line in result.metrics] != [line["participants"] for line in plain.metrics]
+    missed = {line["round"] for line in result.metrics if line["participants"] == 2}
+    assert missed
+    same(result.model, without_north(files, LINEAR, missed))
 
 
 def test_answers_that_come_twice_or_late_count_once(files: list[Path], sites: Sites) -> None:
@@ -222,12 +248,24 @@ def test_answers_that_come_twice_or_late_count_once(files: list[Path], sites: Si
     assert echoed.metrics[-1]["bytes_up"] == plain.metrics[-1]["bytes_up"]
 
 
+@pytest.mark.parametrize("job", ["shared", "local", "linear", "tree", "mlp", "fedavg"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_bytes_that_travel_are_those_that_metrics_say(job: str, restarted: bool, sites: Sites) -> None:
+    """All of them: who is here, what was agreed on, reports of rows held out, what is sent anew, Flower's envelopes."""
+
+    def restart(line: dict[str, Any]) -> None:
+        if restarted and line["round"] == 1:
+            sites.forget(101)
+
+    said = over_flower(sites.grid, Config(data="sites", **JOBS[job]), on_round=restart).metrics[-1]
+    assert sites.grid.bytes == pytest.approx(3 * (said["wire_up"] + said["wire_down"]), rel=0.02)
+    assert said["wire_up"] > said["bytes_up"]
+
+
 @pytest.mark.parametrize("job", [{"learner": "mlp", "hidden": (200, 200), "oracle_steps": 2}, {"features": 400}])
-def test_the_bytes_that_travel_are_those_that_metrics_say(job: dict[str, Any], sites: Sites) -> None:
-    """Within two parts in a hundred: Flower wraps what we send, and rows that are held out are reported of, too."""
-    result = over_flower(sites.grid, Config(data="sites", rounds=3, **job))
-    said = result.metrics[-1]
-    assert sites.grid.bytes == pytest.approx(3 * (said["bytes_up"] + said["bytes_down"]), rel=0.02)
+def test_where_messages_are_large_they_are_what_a_method_costs(job: dict[str, Any], sites: Sites) -> None:
+    said = over_flower(sites.grid, Config(data="sites", rounds=3, **job)).metrics[-1]
+    assert said["wire_up"] + said["wire_down"] == pytest.approx(said["bytes_up"] + said["bytes_down"], rel=0.02)
 
 
 def test_a_node_bears_the_name_of_its_key(sites: Sites, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,7 +273,7 @@ def test_a_node_bears_the_name_of_its_key(sites: Sites, caplog: pytest.LogCaptur
         caplog.at_level("WARNING", "ffgb"),
         pytest.raises(FFGBError, match=r"only 2 of 3 sites came .* \(east, west\)"),
     ):
-        gather(sites.grid, 3, 0.5, keys={100: "east", 101: "south", 102: "west"})
+        gather(Counted(sites.grid), 3, 0.5, keys={100: "east", 101: "south", 102: "west"})
     assert "a node with the key of south says that it is site north; it is left out" in caplog.text
 
 
@@ -246,9 +284,12 @@ def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], 
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["way"] for line in lines} == {"in", "out"}
     sent = [line for line in lines if line["way"] == "out"]
-    assert sum("gram" in line["arrays"] for line in sent) == 1
+    assert sum("gram" in line.get("arrays", ()) for line in sent) == 1
     assert sum(line["kind"] == "answer" for line in sent) == 2
-    assert all(set(line) == {"time", "way", "kind", "round", "client", "bytes", "arrays"} for line in lines)
+    parts = {"time", "way", "kind", "round", "client", "bytes", "arrays"}
+    assert [line["kind"] for line in lines if set(line) != parts] == [
+        "who is here", "needs what all sites agreed on", "what all sites agreed on",
+    ]  # fmt: skip
 
     site = Site("north", files[1], "kind")
     kinds = rehearse(site, {"data": ["sites"]}, "kind", None).kinds
@@ -260,9 +301,133 @@ def test_a_site_sends_only_what_it_agreed_to_and_keeps_a_log(files: list[Path], 
     assert over_flower(sites.grid, Config(data="sites", rounds=2)).finished
 
 
+@pytest.mark.parametrize(
+    "job", [{}, {"geometry": "local"}, {"learner": "mlp", "oracle_steps": 5}, {"task": "regression"}]
+)
+def test_consent_given_alone_holds_with_others(job: dict[str, Any], files: list[Path], caplog: Any) -> None:
+    """A site that has two classes of three, or one, agrees to what it will be asked, though it cannot know of them."""
+    task = job.get("task")
+    if task:  # numbers that look like classes at one site, and like numbers at the others
+        for i, path in enumerate(files):
+            text = path.read_text()
+            for j, kind in enumerate("abc"):
+                text = text.replace(f",{kind}\n", f",{j if i == 0 else 1.5 * j}\n")
+            path.write_text(text)
+    else:
+        head, *rows = files[1].read_text().splitlines()
+        files[1].write_text("\n".join([head, *(row for row in rows if row.endswith("a"))]) + "\n")
+    options = {k: v for k, v in job.items() if k != "task"}
+    with (sites := Sites(files)).held:
+        for attendant in sites.attendants.values():
+            kinds = rehearse(attendant.site, {"data": ["sites"], **options}, "kind", None).kinds
+            attendant.agreed = frozenset(kinds)
+        with caplog.at_level("WARNING", "ffgb"):
+            result = over_flower(sites.grid, Config(data="sites", rounds=2, **options))
+    assert [line["participants"] for line in result.metrics] == [3, 3]
+    assert "has not agreed" not in caplog.text
+    assert ("the target is a number at north, west" in caplog.text) == bool(task)
+
+
+def test_a_site_does_what_it_is_asked_and_no_more(files: list[Path]) -> None:
+    said: list[str] = []
+    attendant = Attendant(Site("east", files[0], "kind"), say=said.append)
+    schema = Schema.of({"east": attendant.site.describe()}, "kind")
+    text = schema.to_json().encode()
+    common = {"run": 1, "schema": hashlib.sha256(text).hexdigest(), "seed": 0, "clients": [0]}
+    points = {"x": np.zeros((5, 4), np.float32), "y": np.zeros(5, np.int64)}
+    other = encode(FFGBMessage("host", client=0, tensors=points))
+    data, answered = attendant.answer({"message": other, "schema": text}, common)
+    assert (data, list(answered)) == ({}, ["failed"])
+    assert "is of the kind 'host'" in answered["failed"]
+    assert attendant.resident is not None
+    assert len(attendant.resident.host.clients[0].points) == schema.rows[0]
+    # what goes wrong here is seen here: a traceback has paths in it, and may have values
+    attendant.resident.host.clients[0].answer = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    recipe, arrays = describe(MomentsOf.targets(1))
+    question = encode(FFGBMessage("statistic", values={"recipe": recipe}, tensors=arrays))
+    data, _ = attendant.answer({"message": question}, common)
+    assert b"Traceback" not in data["0"]
+    assert b"its owner sees more" in data["0"]
+    assert any("Traceback" in text for text in said)
+
+
+HELLOS: dict[str, dict[str, Any]] = {
+    "too many rows": {"rows": 2**33}, "too many held out": {"test_rows": 2**39}, "outputs": {"outputs": 2**30},
+    "classes": {"classes": (0.0, 1e300)}, "yes": {"rows": True}, "many classes": {"classes": tuple(range(10_001))},
+    "a sum": {"total": 1.7e308}, "a name": {"name": "a\nb"}, "no name": {"name": ""}, "columns": {"columns": "all"},
+    "kind": {"kind": 3}, "shape": {"shape": (2**20, 2**20, 2)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", HELLOS)
+def test_what_a_site_says_of_itself_is_checked(bad: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"{i}.5,{i % 3}\n" for i in range(30)))
+    described = dataclasses.asdict(Site("a", path, "y").describe())
+    described["columns"] = list(described["columns"].items())
+    values = {"name": "a", "columns": described}
+    change = HELLOS[bad]
+    if "total" in change:
+        described["columns"] = [(name, said | change) for name, said in described["columns"]]
+    elif "name" in change:
+        values |= change
+    else:
+        described |= change
+    with pytest.raises(FFGBError, match=r"a site|its name is none"):
+        met(encode(FFGBMessage("hello", values=values)))
+
+
+def test_who_missed_a_deadline_has_time_to_come_back(sites: Sites, files: list[Path]) -> None:
+    """Where everyone must answer, the next tries wait for who is away."""
+    grid, began = sites.grid, time.monotonic()
+    north: list[Any] = []
+
+    def meanwhile(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            north.append(grid.contexts.pop(101))
+            threading.Timer(2.5, lambda: grid.contexts.__setitem__(101, north[0])).start()
+
+    result = over_flower(grid, LINEAR, deadline=1.0, minimum=3, on_round=meanwhile)
+    assert [line["participants"] for line in result.metrics] == [3] * 6
+    assert time.monotonic() - began > 2.5
+    same(result.model, without_north(files, LINEAR, set()))
+
+
+def test_a_run_goes_on_with_its_own_sites_rows_and_options(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = {"data": ["sites"], "learner": "linear", "geometry": "local", "rounds": 2, "schedule": "constant"}
+
+    def again(**changes: Any) -> None:
+        home = Path(tempfile.mkdtemp(dir=tmp_path))
+        names = {name: str(home / name) for name in ("progress", "trouble", "warnings")}
+        job = {"clients": 3, "minimum": 1, "deadline": 5.0, "patience": 5.0, "target": "kind", "task": None,
+               "out": str(out), "config": {**options, **changes}, "keys": None, **names}  # fmt: skip
+        with (sites := Sites(files)).held:
+            flower.serve(sites.grid, job)
+
+    again()
+    assert ended(out, options)
+    assert ended(out, {k: v for k, v in options.items() if k != "rounds"})
+    assert not ended(out, {**options, "rounds": 3})
+    with pytest.raises(FFGBError, match='was begun with learner = "linear", not "mlp"; name another --out'):
+        ended(out, {**options, "learner": "mlp"})
+    with pytest.raises(FFGBError, match='was begun with geometry = "local", not null'):
+        ended(out, {k: v for k, v in options.items() if k != "geometry"})
+    again(rounds=3)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+    text = files[1].read_text()
+    files[1].write_text(text + text.splitlines()[1] + "\n")
+    with pytest.raises(FFGBError, match=r"site north had 50 rows when the run in .* began, and has 51"):
+        again(rounds=4)
+    files[1].write_text(text)
+    files[1] = files[1].rename(files[1].with_name("south.csv"))
+    with pytest.raises(FFGBError, match="begun with east, north, west, and here are east, south, west"):
+        again(rounds=4)
+
+
 def test_sites_that_do_not_fit_are_named(files: list[Path], sites: Sites, caplog: pytest.LogCaptureFixture) -> None:
     files[2].write_text(files[2].read_text().replace("p,q,r,s,kind", "p,q,r,z,kind"))
-    found = gather(sites.grid, 3, 5.0)
+    found = gather(Counted(sites.grid), 3, 5.0)
     with caplog.at_level("WARNING", "ffgb"):
         schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
     assert schema.table is not None
@@ -270,7 +435,7 @@ def test_sites_that_do_not_fit_are_named(files: list[Path], sites: Sites, caplog
     assert "site west lacks the column 's'; its values count as missing there" in caplog.text
     assert "site west also has the column 'z', which is not used" in caplog.text
     with pytest.raises(FFGBError, match=r"only 3 of 4 sites came within 0\.1 s \(east, north, west\)"):
-        gather(sites.grid, 4, 0.1)
+        gather(Counted(sites.grid), 4, 0.1)
 
 
 def test_numbers_to_predict_are_not_told(tmp_path: Path) -> None:

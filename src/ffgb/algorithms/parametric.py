@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from ffgb.algorithms import Algorithm, Notes
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Points
 from ffgb.functions import Array, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
 from ffgb.geometry import Geometry
@@ -53,6 +53,9 @@ class Copies(Family):
     def size(self) -> int:
         """One *model* is one member, however many arrays travel."""
         return self.inner.size
+
+    def largest(self, name: str) -> float:
+        return self.inner.largest(name.partition("/")[2])
 
     def members(self, stack: Parameters, z: Array) -> Array:
         return self.inner.members({name: stack[f"{MODEL}/{name}"] for name in self.inner.spec}, z)
@@ -229,8 +232,6 @@ class Parametric(Algorithm):
         pack, unpack = oracle.walk.pack, oracle.walk.unpack
         state = {name: pack(part(f.increment, name)) for name in self.arrays}
         sent = self.local(t, state, Local(oracle, y, loss, rng))
-        if not all(np.isfinite(vector).all() for vector in sent.values()):
-            raise DivergedError("the local steps diverged to infinite values; choose a smaller --step-size")
         g = family.point({name: unpack(vector) for name, vector in sent.items()})
         # what h is at the client's points is not asked for here: the mean of parameters is another function
         return OnPoints(0.0, g, np.full_like(f.values, np.nan)), {"gamma": []}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -49,14 +50,20 @@ def server(
     as_json: JSON = False,
 ) -> None:
     """Train with sites elsewhere: they connect with `ffgb client`.  Started again, it goes on where it was."""
-    from ffgb.deploy import Service
+    from ffgb.deploy import Service, ended
     from ffgb.deploy import serve as run_server
     from ffgb.runs import Run
 
     _tls_or_not(tls, insecure)
+    if minimum is not None and minimum > clients:
+        raise FFGBError(f"of {clients} sites {minimum} cannot be the fewest that answer; lower --minimum")
+    settings, target, task = _settings(config, target, task)
     if not (out / "config.json").exists():
         Run.must_be_free(out)
-    settings, target, task = _settings(config, target, task)
+    elif ended(out, settings):
+        print(f"ffgb: the run in {out} has ended; for another one name a new --out", file=sys.stderr)
+        _print_summary(out, as_json)
+        return
     service = Service(clients, minimum or clients, host, port, tls, deadline, patience)
     console = Console(stderr=True)
     with goes_on(out), console.status("starting") as status:
@@ -65,8 +72,7 @@ def server(
             console.print(f"ffgb: {text}", highlight=False, markup=False, soft_wrap=True)
 
         run_server(*(service, settings, out, target, task), lambda text: _tell(status, text), warn)
-    summary = Run.open(out).summary
-    print(json.dumps(summary, allow_nan=False)) if as_json else print_summary(summary, out)
+    _print_summary(out, as_json)
 
 
 @app.command()
@@ -102,29 +108,30 @@ def client(
 
     if not dry_run:
         _tls_or_not(tls, insecure)
+    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5}", server):
+        raise FFGBError(f"--server is HOST:PORT, such as ffgb.example.org:9443, not {server!r}")
     if tls is not None and key is None:
         raise FFGBError("with --tls a site needs its own --key, which the server's operator registers")
     for file in (path for path in (key, tls and tls / "ca.crt") if path is not None):
         if not Path(file).exists():
             raise FFGBError(f"{file} is not there")
-    if key is not None and name not in (None, key.stem):
-        raise FFGBError(f"a site with a key bears its name, {key.stem}; leave --name out")
     settings, target, task = _settings(config, target, task)
     known = {k: settings[k] for k in ("categories", "rare") if k in settings}
-    site = Site(name or (key or data).stem, data.absolute(), target, task, **known)
+    # with a key it bears its key's name: that of the public one at the server
+    site = Site(name or (data.stem if key is None else key.name), data.absolute(), target, task, **known)
     said = site.describe()  # what is wrong with the file is said here, to its owner
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
     rehearsal = rehearse(site, settings, target, task)
-    _print_sent(rehearsal, said, len(hello(site)))
+    refused = {"GramOf", "SketchOf"} & rehearsal.kinds if no_geometry else set()
+    _print_sent(rehearsal, said, len(hello(site)), refused)
     if dry_run:
         return
     if not yes and not _agreed_before(site.path, server, rehearsal.kinds):
         if not sys.stdin.isatty() or not typer.confirm("Send this, in every training with this server?"):
             raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
         _agreed_before(site.path, server, rehearsal.kinds, remember=True)
-    kinds = rehearsal.kinds - ({"GramOf", "SketchOf"} if no_geometry else set())
-    attendant = Attendant(site, frozenset(kinds), log and log.absolute())
+    attendant = Attendant(site, frozenset(rehearsal.kinds - refused), log and log.absolute())
     stopped: list[int] = []
     before = {
         n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
@@ -161,7 +168,7 @@ def tls_init(
     )
 
 
-def _print_sent(rehearsal: Any, said: Any, size: int) -> None:
+def _print_sent(rehearsal: Any, said: Any, size: int, refused: set[str]) -> None:
     """What leaves a site: when it is asked who it is, once, and in each round."""
     categories = sum(len(c.categories) for c in said.columns.values())
     told = [
@@ -175,16 +182,28 @@ def _print_sent(rehearsal: Any, said: Any, size: int) -> None:
     for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
+            if sent.what.removeprefix("statistic ").partition(",")[0] in refused:
+                arrays = "refused: --no-shared-geometry"
             rows.append({"when": when, "what": sent.what, "arrays": arrays, "bytes": sent.bytes})
     print_rows(rows)
     print("With the classes of all sites together, arrays may have more columns.", file=sys.stderr)
+
+
+def _print_summary(out: Path, as_json: bool) -> None:
+    from ffgb.runs import Run
+
+    summary = Run.open(out).summary
+    print(json.dumps(summary, allow_nan=False)) if as_json else print_summary(summary, out)
 
 
 def _agreed_before(data: Path, server: str, kinds: set[str], *, remember: bool = False) -> bool:
     """Has the owner of this file agreed to send this to this server?  It is kept in the user's own folder."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     file, what = base / "ffgb" / "agreed.json", [str(data), server, sorted(kinds)]
-    known = json.loads(file.read_text()) if file.exists() else []
+    try:
+        known = json.loads(file.read_text()) if file.exists() else []
+    except ValueError:
+        known = []  # damaged: whoever agreed is asked again
     if remember and what not in known:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps([*known, what]))

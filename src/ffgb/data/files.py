@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import difflib
 import logging
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,10 @@ log = logging.getLogger("ffgb")
 
 # A site with fewer rows than this keeps all of them for training: a fifth of four rows is none.
 TOO_FEW_TO_HOLD_OUT = 5
-MOST_COLUMNS = 100_000
+MOST_COLUMNS, MOST_ROWS, MOST_CLASSES, MOST_OUTPUTS = 100_000, 10**8, 10_000, 10_000
+"""Of a site."""
+MOST_PIXELS = 10**7
+"""Of an image, all channels together."""
 UNKNOWN = ("?",)
 """What stands for a missing value in CSV files, besides empty cells, NA, NaN, None and null."""
 
@@ -142,15 +146,22 @@ class Columns:
 
     def check(self) -> None:
         """Raise an FFGBError if no file can be like that."""
-        sizes = (self.rows, self.test_rows, self.outputs, *self.shape)
-        if not all(type(n) is int and 0 <= n < 2**40 for n in sizes) or not self.rows:
+        sizes = ((self.rows, 1, MOST_ROWS), (self.test_rows, 0, MOST_ROWS), (self.outputs, 1, MOST_OUTPUTS),
+                 *((n, 1, MOST_PIXELS) for n in self.shape))  # fmt: skip
+        if not all(type(n) is int and low <= n <= high for n, low, high in sizes):
             raise FFGBError("a site's numbers of rows and columns are none")
+        if math.prod(self.shape) > MOST_PIXELS:
+            raise FFGBError("a site has images that are too large")
         if len(self.shape) != (0 if self.columns else 3) or len(self.columns) > MOST_COLUMNS:
             raise FFGBError("a site has neither images nor a table")
         if self.kind not in ("text", "whole", "numbers") or not all(isinstance(c, str) for c in self.columns):
             raise FFGBError("a site's columns have no names")
-        if not all(isinstance(c, str if self.kind == "text" else (int, float)) for c in self.classes):
-            raise FFGBError("a site's classes have no names")
+        text = self.kind == "text"
+        named = (isinstance(c, str) and len(c) <= 1000 if text else type(c) in (int, float) for c in self.classes)
+        if len(self.classes) > MOST_CLASSES or not all(named):
+            raise FFGBError("a site's classes have no names, or are too many")
+        if not text and not all(abs(c) <= 2**53 for c in self.classes):  # type: ignore[arg-type]
+            raise FFGBError("a site's classes are no numbers that can be told apart")
         for said in self.columns.values():
             said.check()
 
@@ -193,6 +204,9 @@ def settle(
         if said.outputs > 1:
             y = np.zeros((1, said.outputs))
         sites.append(_Site(Path(name), None, {}, y))
+    numbers = [name for name, said in zip(names, described, strict=True) if not said.classes]
+    if task is None and 0 < len(numbers) < len(names):
+        log.warning("the target is a number at %s, and so it is for all; --task says otherwise", ", ".join(numbers[:5]))
     classes, _, task = _labels(sites, target, task, None)
     return table, classes, task
 

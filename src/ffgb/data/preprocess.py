@@ -26,6 +26,8 @@ RARE: Final = 10
 """Rows that a site must have of a category before it names it."""
 MOST: Final = 100
 """Categories of a column: those with the most rows.  The others are none of the known ones."""
+LARGEST: Final = 1e18
+"""Of a number in a table: squares of float32 numbers, and their sums, must be finite."""
 NUMBER, TEXT, NONE = "number", "text", "none"
 """Kinds of columns; of one without any value it is not known."""
 MISSING = "missing"
@@ -50,8 +52,8 @@ class Said:
         counts = (self.missing, self.count, *self.categories.values())
         if self.kind not in (NUMBER, TEXT, NONE) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
             raise FFGBError("a site describes a column in a way that is not understood")
-        if not isinstance(self.total, float) or not math.isfinite(self.total):
-            raise FFGBError("a site says a total that is no number")
+        if not isinstance(self.total, float) or not abs(self.total) <= LARGEST * max(self.count, 1):
+            raise FFGBError("a site says a total that no numbers have")
         if len(self.categories) > MOST or not all(isinstance(c, str) and len(c) <= 1000 for c in self.categories):
             raise FFGBError(f"a site names more than {MOST} categories, or one without end")
 
@@ -233,8 +235,7 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
 
 
 def _finite(numbers: Array, what: str) -> Array:
-    with np.errstate(over="ignore"):
-        bad = np.isinf(numbers.astype(np.float32))  # what overflows there would be infinite to every learner
+    bad = np.abs(numbers) > LARGEST
     if bad.any():
         row = int(np.argmax(bad))
         raise FFGBError(f"{what} has the infinite or too large value {numbers[row]:g} in row {row + 1}; correct it")

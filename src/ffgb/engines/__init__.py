@@ -18,6 +18,13 @@ class Engine(ABC):
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         """The answer of each of these clients to a message."""
 
+    def wait(self, clients: Sequence[int]) -> None:  # noqa: B027  (most have nothing to wait for)
+        """Give those a chance who did not answer, before they are asked again."""
+
+    def wire(self) -> dict[str, int]:
+        """What a network has carried so far for all clients together, by the name it has in the metrics: all of it."""
+        return {}
+
     @abstractmethod
     def close(self, *, at_once: bool = False) -> None:
         """Release what the engine holds; `at_once` without waiting for work in progress."""

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -27,9 +28,9 @@ from threadpoolctl import threadpool_limits
 from ffgb.data.preprocess import RARE
 from ffgb.engines import Engine
 from ffgb.engines.local import Holding
-from ffgb.engines.node import KIND, flwr, pack, unpack
+from ffgb.engines.node import KIND, flwr, pack, unpack, weight
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.sites import Resident, Schema, met
+from ffgb.sites import SITES_FILE, Resident, Schema, met
 from ffgb.wire import shown
 
 if TYPE_CHECKING:
@@ -53,12 +54,32 @@ FOREVER = 7 * 24 * 3600.0
 
 
 @final
+class Counted:
+    """A Flower grid, and the bytes of all that goes through it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.up, self.down = grid, 0, 0
+
+    def push(self, messages: Sequence[Message]) -> list[str]:
+        self.down += sum(map(weight, messages))
+        return list(self.grid.push_messages(messages))
+
+    def pull(self, ids: Iterable[str]) -> list[Message]:
+        found = list(self.grid.pull_messages(list(ids)))
+        self.up += sum(map(weight, found))
+        return found
+
+    def nodes(self) -> set[int]:
+        return set(self.grid.get_node_ids())
+
+
+@final
 class FlowerEngine(Engine):
     """Clients at nodes of a Flower grid."""
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Counted,
         nodes: Mapping[str, int],
         places: Mapping[int, str],
         deadline: float,
@@ -82,7 +103,7 @@ class FlowerEngine(Engine):
 
     @staticmethod
     def of_sites(
-        grid: Grid,
+        grid: Counted,
         nodes: Mapping[str, int],
         schema: Schema,
         seed: int,
@@ -105,7 +126,7 @@ class FlowerEngine(Engine):
         )
         until = time.monotonic() + self.deadline
         while waiting and time.monotonic() < until:
-            for message in self.grid.pull_messages(list(waiting)):
+            for message in self.grid.pull(waiting):
                 if (asked := message.metadata.reply_to_message_id) not in waiting:
                     continue  # it came twice
                 name = waiting.pop(asked)
@@ -122,6 +143,14 @@ class FlowerEngine(Engine):
             log.warning("site %s did not answer within %g s; it is left out until it does", name, self.deadline)
             self.away.add(name)
         return answers
+
+    def wait(self, clients: Sequence[int]) -> None:
+        """Until one of those that are away is back, as long as an answer may take."""
+        lost = {self.places[i] for i in clients} & self.away
+        until = time.monotonic() + self.deadline
+        while lost and lost <= self.away and time.monotonic() < until:
+            self._look_for_those_away()
+            time.sleep(POLL)
 
     def _read(self, name: str, message: Message) -> tuple[dict[str, bytes], dict[str, Any]]:
         """What a node sent; nothing, and a word in the log, if that is no answer."""
@@ -141,7 +170,7 @@ class FlowerEngine(Engine):
         messages = [
             flower.Message(content, self.nodes[name], KIND, ttl=self.deadline) for name, content in contents.items()
         ]
-        return dict(zip(self.grid.push_messages(messages), contents, strict=True))
+        return dict(zip(self.grid.push(messages), contents, strict=True))
 
     def _look_for_those_away(self) -> None:
         """Sites that answer again are asked again; one that comes back as another node is known by its name."""
@@ -153,23 +182,26 @@ class FlowerEngine(Engine):
                 self.nodes[name] = node
                 self.away.remove(name)
         known = {node for name, node in self.nodes.items() if name not in self.away}
-        self.asked |= _ask_who(self.grid, set(self.grid.get_node_ids()) - known - set(self.asked.values()), WAIT)
+        self.asked |= _ask_who(self.grid, self.grid.nodes() - known - set(self.asked.values()), WAIT)
+
+    def wire(self) -> dict[str, int]:
+        return {"wire_up": self.grid.up, "wire_down": self.grid.down}
 
     def close(self, *, at_once: bool = False) -> None:
         """Nodes live on: they are not ours."""
 
 
-def _ask_who(grid: Grid, nodes: Iterable[int], wait: float) -> dict[str, int]:
+def _ask_who(grid: Counted, nodes: Iterable[int], wait: float) -> dict[str, int]:
     """Ask nodes who they are: the questions, and to whom each went."""
     flower = flwr()
     messages = [flower.Message(pack({}, {"hello": True}), node, KIND, ttl=wait) for node in nodes]
-    ids = grid.push_messages(messages) if messages else ()
+    ids = grid.push(messages) if messages else ()
     return dict(zip(ids, [m.metadata.dst_node_id for m in messages], strict=True))
 
 
-def _replies(grid: Grid, asked: dict[str, int]) -> Iterator[tuple[int, Any]]:
+def _replies(grid: Counted, asked: dict[str, int]) -> Iterator[tuple[int, Any]]:
     """The nodes that have answered, and what; the questions that were, or that no one will answer, are taken away."""
-    for message in grid.pull_messages(list(asked)) if asked else ():
+    for message in grid.pull(asked) if asked else ():
         node = asked.pop(message.metadata.reply_to_message_id, None)
         if node is not None and message.has_error():
             log.warning("a node could not say who it is: %s", shown(message.error.reason))
@@ -178,7 +210,7 @@ def _replies(grid: Grid, asked: dict[str, int]) -> Iterator[tuple[int, Any]]:
 
 
 def _who_answered(
-    grid: Grid, asked: dict[str, int], keys: Mapping[int, str] | None = None
+    grid: Counted, asked: dict[str, int], keys: Mapping[int, str] | None = None
 ) -> Iterator[tuple[str, int, Any]]:
     """The sites that have answered: name, node, and what each says about its file.
 
@@ -199,7 +231,7 @@ def _who_answered(
 
 
 def gather(
-    grid: Grid,
+    grid: Counted,
     count: int,
     patience: float,
     say: Callable[[str], None] = lambda text: None,
@@ -213,12 +245,12 @@ def gather(
     until = time.monotonic() + patience
     while len(found) < count:
         for name, node, columns in _who_answered(grid, asked, keys):
-            if name in found and found[name][0] in set(grid.get_node_ids()):
+            if name in found and found[name][0] in grid.nodes():
                 log.warning("two nodes say that they are site %s; the second is left out", shown(name))
             else:  # if it was there before, it died and came back
                 found[name] = node, columns
         now, busy = time.monotonic(), {node for node, _ in found.values()} | set(asked.values())
-        new = {node for node in grid.get_node_ids() if node not in busy and rests.get(node, 0.0) <= now}
+        new = {node for node in grid.nodes() if node not in busy and rests.get(node, 0.0) <= now}
         asked |= _ask_who(grid, new, WAIT)
         rests |= dict.fromkeys(new, now + REST)
         say(f"{len(found)} of {count} sites are here")
@@ -260,7 +292,8 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
     log.addHandler(warnings)
     try:
         keys = None if job["keys"] is None else {int(node): name for node, name in job["keys"].items()}
-        found = gather(grid, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text), keys)
+        counted = Counted(grid)
+        found = gather(counted, int(job["clients"]), float(job["patience"]), lambda text: _note(job, text), keys)
         described = {name: columns for name, (_, columns) in found.items()}
         schema = Schema.of(described, job["target"], job["task"], int(job["config"].get("rare", RARE)))
         nodes = {name: node for name, (node, _) in found.items()}
@@ -268,8 +301,18 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in job["config"].items()}
         values |= {"target": job["target"], "task": job["task"]}
         config = Config.from_json(Run.open(out).config) if resume else Config(**values)
-        engine = FlowerEngine.of_sites(grid, nodes, schema, config.seed, float(job["deadline"]), keys)
+        if resume:
+            _refuse_others(out, schema)
+            config = replace(config, rounds=values.get("rounds") or config.rounds)
+        engine = FlowerEngine.of_sites(counted, nodes, schema, config.seed, float(job["deadline"]), keys)
         total: list[int] = []
+
+        def after(line: Mapping[str, Any]) -> None:
+            _note(job, f"round {line['round']} of {total[0]}")
+            if not (out / SITES_FILE).exists():
+                begun = {"sites": json.loads(schema.to_json()), "settings": job["config"]}
+                Run.open(out).write_json(SITES_FILE, begun)
+
         _note(job, f"training with {', '.join(schema.names)}")
         train(
             *(config, out),
@@ -277,14 +320,33 @@ def serve(grid: Grid, job: Mapping[str, Any]) -> None:
             elsewhere=Elsewhere(engine, schema, int(job["minimum"])),
             on_setup=lambda what, done, clients: _note(job, f"set up: {what}, {done} of {clients} sites"),
             on_start=lambda config, dataset: total.append(config.exchanges),
-            on_round=lambda line: _note(job, f"round {line['round']} of {total[0]}"),
+            on_round=after,
         )
-    except FFGBError as error:
-        trouble.write_text(str(error))
+    except Exception as error:
+        known = isinstance(error, FFGBError)
+        trouble.write_text(str(error) if known else f"an error in ffgb itself: {shown(repr(error))}")
         raise
     finally:
         log.removeHandler(warnings)
         warnings.close()
+
+
+def _refuse_others(out: Path, schema: Schema) -> None:
+    """A run goes on with the sites that it began with, and their rows."""
+    if not (out / SITES_FILE).exists():
+        return
+    before = Schema.from_json(json.dumps(json.loads((out / SITES_FILE).read_text())["sites"]))
+    if before.names != schema.names:
+        then, now = (", ".join(s.names) for s in (before, schema))
+        raise FFGBError(f"the run in {out} was begun with {then}, and here are {now}; bring those, or name a new --out")
+    for name, *rows in zip(schema.names, before.rows, schema.rows, before.test_rows, schema.test_rows, strict=True):
+        if (had := rows[0] + rows[2]) != (has := rows[1] + rows[3]):
+            raise FFGBError(
+                f"site {name} had {had} rows when the run in {out} began, and has {has}; give it the file of then, "
+                "or name a new --out"
+            )
+    if before != schema:
+        raise FFGBError(f"columns or classes are not those that the run in {out} began with; name a new --out")
 
 
 def _note(job: Mapping[str, Any], text: str) -> None:
@@ -395,14 +457,15 @@ def simulation(config: str, clients: int, workers: int | None = None) -> Iterato
     thread = threading.Thread(target=simulate, daemon=True)
     thread.start()
     try:
-        grid = grids.get(timeout=START)
-        if isinstance(grid, BaseException):
-            raise FFGBError(f"Flower's simulation did not start: {shown(grid)}") from grid
+        arrived = grids.get(timeout=START)
+        if isinstance(arrived, BaseException):
+            raise FFGBError(f"Flower's simulation did not start: {shown(arrived)}") from arrived
+        grid = Counted(arrived)
         found: dict[str, int] = {}
         asked: dict[str, int] = {}
         until = time.monotonic() + START
         while len(found) < clients and time.monotonic() < until:
-            asked |= _ask_who(grid, set(grid.get_node_ids()) - set(found.values()) - set(asked.values()), START)
+            asked |= _ask_who(grid, grid.nodes() - set(found.values()) - set(asked.values()), START)
             time.sleep(POLL)
             found |= {str(unpack(content)[1]["place"]): node for node, content in _replies(grid, asked)}
         if len(found) < clients:

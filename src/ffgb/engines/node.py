@@ -71,6 +71,13 @@ def unpack(content: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
     return data, said
 
 
+def weight(message: Message) -> int:
+    """Bytes of a message as Flower serialises it, envelope and all."""
+    from flwr.common.serde import message_to_proto
+
+    return int(message_to_proto(message).ByteSize())
+
+
 def client_app() -> ClientApp:
     """The app that every node of real sites runs."""
     flower = flwr()

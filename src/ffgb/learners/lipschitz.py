@@ -20,7 +20,7 @@ import numpy as np
 from ffgb.errors import FFGBError
 from ffgb.extensions import Pairs
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, JetFit, Parameters
+from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, JetFit, Parameters
 from ffgb.learners.mlp import (
     CARE,
     Adam,
@@ -79,6 +79,9 @@ class LipschitzMLP(Family):
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return dense_spec(self._layers)
+
+    def largest(self, name: str) -> float:
+        return LARGEST_IN_A_NET
 
     def members(self, stack: Parameters, z: Array) -> Array:
         # Columns are points, and the first layers are one tall matrix, as in MLP.

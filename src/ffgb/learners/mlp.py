@@ -19,7 +19,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, Parameters, Walk
+from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, Parameters, Walk
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants: Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015, and torch's defaults."""
@@ -74,6 +74,9 @@ class MLP(Family):
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return dense_spec(self._layers)
+
+    def largest(self, name: str) -> float:
+        return LARGEST_IN_A_NET
 
     def members(self, stack: Parameters, z: Array) -> Array:
         # Columns are points, so that the weights are used as they lie in memory.  The members share their input:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features import FeatureMap, Flatten
-from ffgb.functions import Array, Family, Fit, Parameters, Walk
+from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, Parameters, Walk
 from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval
 from ffgb.trust import named
 
@@ -66,6 +66,9 @@ class Net(Family):
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return self._spec
+
+    def largest(self, name: str) -> float:
+        return LARGEST_IN_A_NET
 
     def members(self, stack: Parameters, z: Array) -> Array:
         with _sealed(0):

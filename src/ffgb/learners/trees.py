@@ -7,6 +7,7 @@ stack, and lets a receiver check a message before it trusts it; a weak learner i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -15,7 +16,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, JetFit, Parameters
+from ffgb.functions import LARGEST, Array, Family, Fit, JetFit, Parameters
 
 MAX_DEPTH = 12
 
@@ -46,6 +47,9 @@ class Tree(Family):
             "threshold": ((leaves - 1,), "float64"),
             "value": ((leaves, self.outputs), "float64"),
         }
+
+    def largest(self, name: str) -> float:
+        return math.inf if name == "threshold" else LARGEST  # a branch that ends early sends everything left
 
     def check(self, parameters: Parameters) -> None:
         feature = parameters["feature"]

@@ -26,7 +26,6 @@ def who(past: Past) -> str:
 
 
 def _holdings(clients: Sequence[Held], classes: Sequence[str]) -> str:
-    _, left_out = some_of(clients)
     if any(c.labels for c in clients):
         few = (
             f" Columns are the {COLUMNS - 1} most frequent of {len(classes):,} classes."
@@ -34,12 +33,13 @@ def _holdings(clients: Sequence[Held], classes: Sequence[str]) -> str:
             else ""
         )
         note = "Training points by class; the darker, the larger a class's share of a client's own points."
-        note = f"{note} {_apart(clients, classes)} {left_out}{few}"
+        note = f"{note} {_apart(clients, classes)} {some_of(clients)[1]}{few}"
         return section("Who holds what", heat_map(clients, classes), note=note)
-    if any(c.target.keys() >= {"mean", "min", "max"} for c in clients):
+    if targets := [c for c in clients if c.target.keys() >= {"mean", "min", "max"}]:
+        rows, left_out = some_of(targets)
         note = f"Targets of each client's training points: least, mean and greatest, and how many there are. {left_out}"
-        return section("Who holds what", target_ranges(clients), note=note)
-    sized, _ = some_of(sorted((c for c in clients if c.points is not None), key=lambda c: -(c.points or 0.0)))
+        return section("Who holds what", target_ranges(rows), note=note)
+    sized, left_out = some_of(sorted((c for c in clients if c.points is not None), key=lambda c: -(c.points or 0.0)))
     bars = [(c.name, (c.points or 0.0,), f"{c.points:,.0f}") for c in sized]
     return section("Who holds what", bar_rows("Points by client", bars, ("fill",)), note=f"Training points. {left_out}")
 

@@ -82,7 +82,10 @@ NOTED = (
     ),
     Noted("Clients that took part", "count", {"participants": "clients"}, "Those whose answers a round is made of."),
 )
-USUAL = {"round", "seconds", "setup_seconds", *COSTS, *(f"{cost}_{way}" for cost in COSTS for way in ("up", "down"))}
+USUAL = {
+    *("round", "seconds", "setup_seconds", *COSTS),
+    *(f"{cost}_{way}" for cost in (*COSTS, "wire") for way in ("up", "down")),
+}
 
 
 def measured(past: Past) -> str:

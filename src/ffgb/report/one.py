@@ -114,6 +114,8 @@ def _curves(past: Past) -> str:
     parts = []
     for what in whats:
         found = [(f"{part}_{what}", *look) for part, look in looks.items() if past.series(f"{part}_{what}")]
+        if not found:
+            continue  # no one who has it answered in any round
         y = axis_for(KINDS[what], [v for column, _, _ in found for v in past.series(column)], widen=True)
         for x in XS:
             curves = [Curve(label, past.series(x), past.series(column), look) for column, label, look in found]

@@ -103,9 +103,8 @@ def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
     return _picture(title, top + height, content, 100 * width * len(heads) / (END - left))
 
 
-def target_ranges(clients: Sequence[Held]) -> str:
+def target_ranges(rows: Sequence[Held]) -> str:
     """A row a client: from its least target to its greatest, and the mean."""
-    rows, _ = some_of([c for c in clients if c.target.keys() >= {"mean", "min", "max"}])
     plain = dataclasses.replace(KINDS["value"], log=False)
     axis = axis_for(plain, [c.target[name] for c in rows for name in ("min", "max")], widen=True)
     left, height, parts = _begin(c.name for c in rows), LINE * len(rows) + 4, []
