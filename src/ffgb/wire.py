@@ -122,6 +122,11 @@ class Expected:
         """Bytes in all."""
         return math.inf if self.forms is None else self.header + sum(2 * form.size for form in self.forms.values())
 
+    @property
+    def memory(self) -> float:
+        """Bytes that reading a message may take at most, whatever is in it: JSON is parsed once inside the other."""
+        return 48 * self.header + 3 * self.limit
+
 
 QUESTIONS = Expected(("statistic", "setup", "train", "update", "direction", "step", "report", "memory"), forms=None)
 """What a server may ask of a client."""
@@ -361,6 +366,7 @@ def _unpacked(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
         if name.startswith("parameters/") and array.dtype == np.float16:
             array, precision = array.astype(np.float32), "float16"
         elif name.startswith("parameters/") and array.dtype == np.int8 and name + SCALE in tensors:
-            array, precision = array.astype(np.float32) * tensors[name + SCALE], "int8"
+            with np.errstate(all="ignore"):  # what is not finite is refused afterwards
+                array, precision = array.astype(np.float32) * tensors[name + SCALE], "int8"
         found[name] = array
     return found, precision
