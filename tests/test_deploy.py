@@ -23,12 +23,12 @@ pytest.importorskip("flwr")
 from sklearn.datasets import load_digits
 
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
-from ffgb.deploy import make_keys
+from ffgb.deploy import make_keys, name_in
 from ffgb.errors import FFGBError
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.server import Server
-from ffgb.training import make_holdings, make_parts
+from ffgb.training import make_holdings, make_parts, train
 from ffgb.wire import Message
 from tests.conftest import ROOT
 from tests.engines.faults import Faulty
@@ -208,6 +208,88 @@ def test_a_node_and_the_server_are_killed_and_the_run_is_that_of_those_who_took_
     np.testing.assert_array_equal(here.astype(np.float32), there)  # as models are stored
 
 
+def test_with_keys_who_is_killed_comes_back_as_itself(sites: Path) -> None:
+    """Where all must answer, a round waits for a killed node, which Flower lets in again under its key; and a killed
+    server finds its sites again.  The model is that of one machine."""
+    (sites / "run.toml").write_text(CONFIG.replace("rounds = 3", "rounds = 4"))
+    make_keys(sites / "keys", "127.0.0.1", NAMES)
+    port, run = free_port(), sites / "run"
+    options = ("--clients", 3, "--config", "run.toml", "--target", "digit", "--tls", "keys", "--port", port)
+    command = ("server", *options, "--deadline", 60, "--out", "run")
+
+    def rounds() -> int:
+        file = run / "metrics.jsonl"
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    with client(sites, port, "east"), client(sites, port, "north") as north, client(sites, port, "west"):
+        with started(sites, "first.log", *command) as server:
+            until(lambda: rounds() >= 1, 300, "no round was finished")
+            os.kill(under(north, "flower-supernode"), signal.SIGKILL)
+            until(lambda: rounds() >= 2, 400, "no round came after the node was killed")
+            server.kill()
+        until(lambda: not listens(port), 30, "the server's SuperLink outlived it")
+        with started(sites, "second.log", *command) as server:
+            assert server.wait(timeout=400) == 0, (sites / "second.log").read_text()
+    assert "still waits for this site's last node" in (sites / "north.log").read_text()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["participants"] for line in lines] == [3] * 4
+    files = tuple(str(sites / f"{name}.csv") for name in NAMES)
+    config = Config(data=files, target="digit", learner="linear", geometry="local", rounds=4, schedule="constant")
+    assert (run / "model.safetensors").read_bytes() == train(config, workers=0).model.to_bytes()
+
+
+def test_a_server_is_reached_by_a_name_in_its_certificate(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", "ffgb.example.org", ["a"])
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert name_in(tmp_path / "keys" / "server.pem", "127.0.0.1", port) == "127.0.0.1"
+    with pytest.raises(
+        FFGBError, match=r"server.pem is for 127.0.0.1, ffgb.example.org, localhost, and this server is"
+    ):
+        name_in(tmp_path / "keys" / "server.pem", "127.0.0.1", port)
+    (tmp_path / "x.pem").write_text("no")
+    with pytest.raises(FFGBError, match=r"x.pem is no certificate"):
+        name_in(tmp_path / "x.pem", "127.0.0.1", port)
+
+
+def test_consent_is_asked_for_once_and_kept(sites: Path) -> None:
+    """In a terminal, a question; the answer is remembered for this file, this server, and what is asked."""
+    import pty
+
+    state = {**os.environ, "XDG_STATE_HOME": str(sites / "state")}
+    base = [*FFGB, "client", "--server", "127.0.0.1:1", "--data", "east.csv", "--target", "digit", "--insecure"]
+
+    def asked(*more: str, answer: bytes) -> tuple[bool, subprocess.Popen[bytes], Path]:
+        """Whether it asks; the process, then answered, and its output."""
+        log, (ours, theirs) = sites / "asked.log", pty.openpty()
+        with log.open("wb") as file:
+            process = subprocess.Popen([*base, *more], cwd=sites, env=state, stdin=theirs, stdout=file, stderr=file)
+        words = ("Send this, in every training", "connecting to")
+        until(lambda: any(w in log.read_text() for w in words) or process.poll() is not None, 60, "nothing was said")
+        question = words[0] in log.read_text()
+        if question:
+            os.write(ours, answer)
+        os.close(theirs)
+        return question, process, log
+
+    question, process, log = asked(answer=b"n\n")
+    assert question
+    assert process.wait(timeout=60) == 2
+    assert "nothing was sent" in log.read_text()
+    for expected in (True, False):
+        question, process, log = asked(answer=b"y\n")
+        assert question == expected
+        until(lambda: "connecting to" in log.read_text(), 60, log.read_text())  # noqa: B023
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    (sites / "run.toml").write_text('learner = "mlp"\n')
+    question, process, _ = asked("--config", "run.toml", answer=b"n\n")
+    assert question  # for it is asked for something else
+    assert process.wait(timeout=60) == 2
+
+
 def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -239,6 +321,8 @@ def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
         (("server", "--clients", 3), "give --tls DIR"),
         (("server", "--clients", 3, "--insecure", "--tls", "keys"), "give --tls DIR"),
         (("server", "--clients", 3, "--tls", "nowhere"), "ffgb tls init"),
+        (("server", "--clients", 3, "--insecure", "--minimum", 4), "of 3 sites 4 cannot be the fewest"),
+        (("client", "--server", "x", "--data", "east.csv", "--insecure"), "--server is HOST:PORT"),
         (("server", "--clients", 3, "--insecure", "--config", "none.toml"), "cannot be read as TOML"),
         (("server", "--clients", 3, "--insecure", "--config", "odd.toml"), "'colour', which is no option"),
         (("client", "--server", "x:1", "--data", "east.csv"), "give --tls DIR"),
@@ -269,3 +353,16 @@ def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
         [*FFGB, *arguments, "--config", "run.toml"], cwd=sites, capture_output=True, text=True, check=True
     )
     assert "gram" not in refused.stdout
+    kept = subprocess.run(
+        [*FFGB, *arguments, "--no-shared-geometry"], cwd=sites, capture_output=True, text=True, check=True
+    )
+    assert "gram float32[" not in " ".join(kept.stdout.split())
+    assert "refused: --no-shared-geometry" in " ".join(kept.stdout.split())
+
+
+def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
+    head, *rows = (sites / "east.csv").read_text().splitlines()
+    (sites / "east.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(",3"))]) + "\n")
+    arguments = ("client", "--server", "x:1", "--data", "east.csv", "--target", "digit", "--dry-run")
+    done = subprocess.run([*FFGB, *arguments], cwd=sites, capture_output=True, text=True, check=True)
+    assert "increment" in done.stdout
