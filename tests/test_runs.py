@@ -113,7 +113,8 @@ def test_kill_minus_nine_loses_at_most_the_round_in_progress(learner: str, worke
 def test_the_directory_holds_what_the_contract_says(tmp_path: Path) -> None:
     result = train(Config(**SMALL), tmp_path / "run", workers=0)  # type: ignore[arg-type]
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "model.safetensors", "summary.json", "checkpoint"}
+    files = {"config.json", "metrics.jsonl", "model.safetensors", "summary.json", "clients.json", "report.html"}
+    assert names == files | {"checkpoint"}
     assert not list((tmp_path / "run").rglob("*.tmp"))
     written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(written) == 5

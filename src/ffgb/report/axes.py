@@ -48,7 +48,7 @@ def axis_for(kind: Kind, values: Iterable[float | None], *, widen: bool = False)
     if kind.zero and (low <= high / 2 or low < 0 or kind.limits[1] <= 1):
         low = min(low, 0.0)
     if high - low <= 1e-9 * max(abs(high), abs(low)):  # all the same
-        spare = abs(high) / 10 or 1.0
+        spare = max(abs(high) / 10, kind.least) or 1.0
         low, high = low - (spare if low else 0.0), high + spare
         low, high = max(low, kind.limits[0]), min(high, kind.limits[1])
     step = _step(kind, low, high)
