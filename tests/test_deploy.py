@@ -93,8 +93,8 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(0.1)
 
 
-def under(process: subprocess.Popen[bytes], program: str) -> int:
-    """The process of this name that was started, by whomever, under another."""
+def under(process: subprocess.Popen[bytes], program: str, tries: int = 300) -> int:
+    """The process of this name that was started, by whomever, under another; it may be about to be started again."""
     found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     table = [line.split(None, 2) for line in found.splitlines()]
     below, new = {process.pid}, {process.pid}
@@ -102,8 +102,11 @@ def under(process: subprocess.Popen[bytes], program: str) -> int:
         new = {int(pid) for pid, parent, _ in table if int(parent) in below} - below
         below |= new
     # the guard has the program's name among its arguments, too
-    (pid,) = (int(p) for p, _, a in table if int(p) in below and program in a and "guard.py" not in a)
-    return pid
+    pids = [int(p) for p, _, a in table if int(p) in below and program in a and "guard.py" not in a]
+    if not pids and tries:
+        time.sleep(0.2)
+        return under(process, program, tries - 1)
+    return min(pids)  # what it forks has its name
 
 
 def tutorial() -> tuple[str, str, list[str]]:

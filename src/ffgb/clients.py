@@ -33,7 +33,7 @@ def described(
             del train["points"]
         rows.append({"name": name, "points": server.points[i], "train": train, "test": test.get(i), **held})
     sent = [asdict(s) for s in server.sent.values()]
-    return {"classes": list(dataset.classes), "clients": rows, "sent": sent}
+    return {"classes": list(dataset.classes), "clients": rows, "sent": sent, "told": list(dataset.told)}
 
 
 def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
     if dataset.classes:
         return {"labels": np.bincount(y, minlength=len(dataset.classes)).tolist(), "target": None}
     first = y.reshape(len(y), -1)[:, 0]
-    return {
-        "labels": None,
-        "target": {"mean": float(first.mean()), "min": float(first.min()), "max": float(first.max())},
-    }
+    if len(first) < 2:
+        return {"labels": None, "target": None}
+    # no least or greatest value, and nothing of a single row: that would be its own
+    return {"labels": None, "target": {"mean": float(first.mean()), "std": float(first.std())}}
 
 
 def _held_out(server: Server, dataset: Dataset) -> dict[int, dict[str, Any]]:

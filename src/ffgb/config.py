@@ -221,6 +221,8 @@ class Config:
         """The same configuration with every choice made."""
         split = self.split or ("natural" if dataset.sites else "similarity")
         clients = self.clients or (max(1, len(dataset.sites)) if split == "natural" else 20)
+        if split == "natural" and self.by:
+            raise FFGBError("--by is for a set that is dealt out to clients; these are clients already: leave it out")
         m = clients if self.participation is None else self.participation
         m = max(1, round(m * clients)) if isinstance(m, float) and 0 < m <= 1 else m
         if not (1 <= m <= clients and float(m).is_integer()):

@@ -99,7 +99,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def ended(out: Path, settings: Mapping[str, Any]) -> bool:
     """Is the run there over?  An FFGBError if it was begun with other options; more rounds may be asked for."""
-    run, asked = Run.open(out), dict(settings)
+    run, asked = Run.open(out), json.loads(json.dumps(dict(settings)))
     begun = json.loads((out / SITES_FILE).read_text())["settings"] if (out / SITES_FILE).exists() else asked
     rounds = asked.pop("rounds", None)
     if asked != {name: value for name, value in begun.items() if name != "rounds"}:

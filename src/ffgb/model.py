@@ -132,6 +132,8 @@ class Model:
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
+        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz"):
+            raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
         try:
             return Model.from_bytes(file.read_bytes())
         except (FFGBError, KeyError, TypeError, ValueError) as error:

@@ -57,7 +57,7 @@ class Run:
     def open(path: Path) -> Run:
         """An existing directory."""
         if not (path / "config.json").exists():
-            raise FFGBError(f"{path} holds no run: there is no config.json in it")
+            raise FFGBError(f"{path} holds no run (there is no config.json in it); name the --out of an ffgb train")
         return Run(path)
 
     @contextmanager

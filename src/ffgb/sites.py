@@ -98,6 +98,8 @@ class Schema:
     """Training rows of each site."""
     test_rows: tuple[int, ...]
     outputs: int
+    told: tuple[str, ...] = ()
+    """What is to be told of columns that differ."""
 
     @staticmethod
     def of(
@@ -106,10 +108,10 @@ class Schema:
         """From what sites say about themselves, by name: an FFGBError that names the site where it does not fit."""
         names = tuple(sorted(described))
         some = [described[name] for name in names]
-        table, classes, task = settle(names, some, target, task, rare)
+        table, classes, task, told = settle(names, some, target, task, rare)
         shape = some[0].shape if table is None else (len(table.names),)
         rows, test_rows = (tuple(getattr(d, part) for d in some) for part in ("rows", "test_rows"))
-        return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs)
+        return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs, told)
 
     def dataset(self) -> Dataset:
         """A set of this form without values, for whoever has none of the rows: of a row it says whose it is."""
@@ -126,6 +128,7 @@ class Schema:
             sites=self.names,
             site=np.repeat(who, self.rows),
             site_test=np.repeat(who, self.test_rows),
+            told=self.told,
         )
 
     def to_json(self) -> str:

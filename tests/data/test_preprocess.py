@@ -51,7 +51,12 @@ def test_what_a_site_says() -> None:
 def test_what_becomes_of_rows() -> None:
     table, told = agree({"a": describe(columns(FRAME), rare=2)}, rare=2)
     assert table.names == ("age", "job=nurse", "old", "code", "age missing")
-    assert told == ["the column 'empty' has no value that 2 rows of a site share, and is not used"]
+    assert told == ["the column 'empty' is empty everywhere, and is not used"]
+    dates = describe(columns(pd.DataFrame({"x": [1.0, 2.0], "when": ["1/2/20", "3/4/20"]})))
+    assert agree({"a": dates})[1] == [
+        "the column 'when' is read as text, and no value of it has 10 rows at a site: it is not used (dates, and "
+        "numbers with units, must be written as numbers)"
+    ]
     expected = [[30, 1, 1, 1, 0], [40, 0, 0, 2, 1], [50, 0, 1, 2, 0], [40, 1, 1, 1, 0]]
     assert table(columns(FRAME)).tolist() == expected
     # unknown categories, and numbers that are missing where none was in training
@@ -66,9 +71,52 @@ def test_sites_agree_on_the_union_of_what_they_name() -> None:
     c = {"age": Said(NONE, 20, 0, 0.0, {}), "job": Said(NONE, 20, 0, 0.0, {})}
     table, told = agree({"a": a, "b": b, "c": c})
     assert table == Table((Column("job", ("clerk", "nurse")), Column("age", None, 35.0, True)))
-    assert told == []
+    assert told == ["site c has no value in the column 'job'", "site c has no value in the column 'age'"]
     with pytest.raises(FFGBError, match=r"column 'age' is text at c and numbers at a; .* --categories"):
         agree({"a": a, "b": b, "c": {**c, "age": Said(TEXT, 0, 20, 0.0, {"old": 20})}})
+
+
+def test_a_row_means_the_same_whatever_stands_beside_it(tmp_path: Path) -> None:
+    """4.0 is the code 4, and 01 is not 1, in any file."""
+    (tmp_path / "a.csv").write_text(
+        "code,x,y\n" + "".join(f"{'01' if i % 2 else '4.0'},{i},{i % 2}\n" for i in range(60))
+    )
+    (tmp_path / "b.csv").write_text(
+        "code,x,y\n" + "".join(f"{('A1', '4', '01')[i % 3]},{i},{i % 2}\n" for i in range(60))
+    )
+    dataset = load_sites([tmp_path / "a.csv", tmp_path / "b.csv"], "y", categories=["code"])
+    assert dataset.table is not None
+    assert dataset.table.columns[0].categories == ("01", "4", "A1")
+    for name, rows in (("one", ["4.0,3"]), ("two", ["4.0,3", "zz,5"]), ("three", ["4,3", ",5"])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["code,x", *rows]) + "\n")
+        assert read_points(tmp_path / f"{name}.csv", dataset.table)[0].tolist() == [0, 1, 0, 3]
+    with pytest.raises(FFGBError, match=r"--categories names 'cod', which is no column .*code"):
+        load_sites([tmp_path / "a.csv"], "y", categories=["cod"])
+    coded = pd.DataFrame({"ward": pd.Categorical([3, 4, 4])})
+    assert raw(coded, "ward", "a.parquet").tolist() == ["3", "4", "4"]  # whoever made it a category meant one
+
+
+def test_an_id_is_no_class(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,pid\n" + "".join(f"{i},p{i}\n" for i in range(40)))
+    with pytest.raises(
+        FFGBError, match=r"'pid' has 40 different values in 40 rows, too many for classes; is it .* an id"
+    ):
+        Site("a", path, "pid").describe()
+
+
+def test_what_a_site_tells_of_its_rows_holds_later(tmp_path: Path) -> None:
+    """As many rows to train with as it said, whatever the classes: rare ones, and numbers that others have more of."""
+    for text, task in (
+        ("abcdefgh" + "i" * 40 + "j" * 33, None),
+        ("1" * 30 + "2" * 31 + "3", None),
+        ("01" * 21 + "2", "regression"),
+    ):
+        path = tmp_path / "a.csv"
+        path.write_text("x,y\n" + "".join(f"{i},{c}\n" for i, c in enumerate(text)))
+        said = Site("a", path, "y").describe()
+        dataset = load_sites([path], "y", task=task, seed=7)
+        assert (len(dataset.x), len(dataset.x_test)) == (said.rows, said.test_rows)
 
 
 def test_a_column_has_so_many_categories() -> None:

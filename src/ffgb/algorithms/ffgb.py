@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar, final
 
 import numpy as np
@@ -35,7 +36,7 @@ class FFGB(Algorithm):
     distill: bool = False
     """A client makes one weak learner of its K before it sends them (the paper's section 5)."""
 
-    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {"gamma_distilled": min}
+    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {"gamma_distilled": min, "residual": fmean}
 
     def __post_init__(self) -> None:
         if self.K < 1:
@@ -64,11 +65,14 @@ class FFGB(Algorithm):
                 Δ = Δ + gradient - seen  # line 6
             if gamma is not None:
                 gammas.append(gamma)
+        notes = {"gamma": gammas}
+        if self.residual and self.K > 1 and (size := float(np.linalg.norm(gradient))) > 0:
+            notes["residual"] = [float(np.linalg.norm(Δ)) / size]  # what is left to explain, of the last gradient
         if not self.distill or self.K == 1:
-            return g, {"gamma": gammas}  # line 8
+            return g, notes  # line 8
         decay = self.decay(t)
         one, _, gamma, _ = oracle(g.values - decay * f.values, rng)
-        return decay * f + one, {"gamma": gammas, "gamma_distilled": [] if gamma is None else [gamma]}
+        return decay * f + one, notes | {"gamma_distilled": [] if gamma is None else [gamma]}
 
     def project(self, f: Function) -> Function:
         return f  # C is all of L²(α)

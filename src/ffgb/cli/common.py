@@ -58,7 +58,9 @@ def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
         return {}
     try:
         found = tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise FFGBError(f"{file} cannot be read as TOML ({error.strerror}); check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
     values = {k.replace("-", "_"): tuple(v) if isinstance(v, list) else v for k, v in found.items()}
     known = {field.name for field in dataclasses.fields(Config)} - set(but)
@@ -143,11 +145,16 @@ class Display:
         self.progress.stop()
 
     def start(self, config: Any, dataset: Any) -> None:
+        what = f"{len(dataset.classes)} classes" if dataset.classes else "a number to predict"
+        if config.files:  # how a target was read is for its owner to check
+            some = ", ".join(dataset.classes[:6]) + ", …" * (len(dataset.classes) > 6)
+            what += f" ({some})" if dataset.classes else ""
+            if not self.on:
+                print(f"ffgb: {config.target or 'y'} is read as {what}", file=sys.stderr)
         if not self.on:
             return
-        what = f"{len(dataset.classes)} classes" if dataset.classes else "regression"
         self.console.print(
-            f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {config.clients} clients "
+            f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {_clients(config.clients)} "
             f"({config.split} split), learner {config.learner}, {config.geometry} geometry, "
             f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}",
             highlight=False,
@@ -167,6 +174,10 @@ class Display:
         self.progress.update(self.task, completed=metrics["round"], text=text)
 
 
+def _clients(count: int) -> str:
+    return f"{count} client{'s' * (count != 1)}"
+
+
 def score_of(metrics: dict[str, Any]) -> str:
     for name in ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse"):
         if name in metrics:
@@ -180,7 +191,7 @@ def print_summary(summary: dict[str, Any], out: Path | None) -> None:
     if "models_up" in summary:
         console.print(
             f"[bold]{score_of(summary)}[/bold] after {summary['rounds']} round{'s' * (summary['rounds'] != 1)} with "
-            f"{summary['clients']} clients; "
+            f"{_clients(summary['clients'])}; "
             f"{summary['communication_models']:,.1f} models exchanged a client "
             f"({in_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
             **plain,

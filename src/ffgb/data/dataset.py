@@ -47,6 +47,8 @@ class Dataset:
     site_test: Array | None = None
     table: Table | None = None
     """How x comes from raw columns, for files of tables."""
+    told: tuple[str, ...] = ()
+    """What was said of columns that differ from site to site."""
 
     def __post_init__(self) -> None:
         assert self.task in TASKS

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
@@ -96,15 +97,23 @@ def load_sites(
     if classes is not None:
         task = CLASSIFICATION
     sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
-    found = site_names(paths)
+    found, told = site_names(paths), list[str]()
+    for name in categories:
+        if table is None and not any(name in site.raw for site in sites):
+            known = sorted({column for site in sites for column in site.raw})
+            raise FFGBError(f"--categories names {name!r}, which is no column to predict from{_hint(name, known)}")
     if table is None:
-        table = _agreed([(name, *_form(site, rare)) for name, site in zip(found, sites, strict=True)], rare)
+        table, told = _agreed([(name, *_form(site, rare)) for name, site in zip(found, sites, strict=True)], rare)
+    else:
+        for name, site in zip(found, sites, strict=True):
+            lacking = [c.name for c in table.columns if site.images is None and c.name not in site.raw]
+            if lacking:
+                log.warning("%s lacks %s; the values count as missing", name, _list(lacking))
     names, labels, task = _labels(sites, target, task, classes)
 
     parts: dict[str, list[Array]] = {"x": [], "y": [], "site": [], "x_test": [], "y_test": [], "site_test": []}
     for i, (site, y) in enumerate(zip(sites, labels, strict=True)):
-        share = holdout if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0
-        train, test = hold_out(y, share, stream(seed, "holdout"))
+        train, test = _held_out(site.y, holdout, seed)
         x = site.points(table)
         rows = (x[train], y[train], np.full(len(train), i), x[test], y[test], np.full(len(test), i))
         for part, values in zip(parts.values(), rows, strict=True):
@@ -124,6 +133,7 @@ def load_sites(
         site=joined["site"],
         site_test=joined["site_test"],
         table=table,
+        told=tuple(told),
     )
 
 
@@ -181,11 +191,21 @@ def describe_site(
         kind = "whole" if site.y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
     certain = task == CLASSIFICATION or kind == "text"
     known = values.tolist() if kind != "numbers" and task != REGRESSION and (certain or len(values) <= FEW) else []
-    share = holdout if len(site.y) >= TOO_FEW_TO_HOLD_OUT else 0.0
-    train, test = hold_out(site.y, share, stream(0, "holdout"))
+    train, test = _held_out(site.y, holdout)
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
     shape, columns = _form(site, rare)
     return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
+
+
+def _held_out(y: Array, share: float, seed: int = 0) -> tuple[Array, Array]:
+    """Rows to train with, and rows held out: value by value where they may be classes.
+
+    A site tells how many before anyone knows what others have, so it must not depend on what is settled later.
+    """
+    kinds = np.unique(y) if y.ndim == 1 else y
+    if y.ndim == 1 and (is_text(y) or (len(kinds) <= FEW and np.all(kinds == np.round(kinds)))):
+        y = np.searchsorted(kinds, y).astype(np.int64)
+    return hold_out(y, share if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0, stream(seed, "holdout"))
 
 
 def settle(
@@ -194,9 +214,10 @@ def settle(
     target: str | None = None,
     task: str | None = None,
     rare: int = RARE,
-) -> tuple[Table | None, tuple[str, ...], str]:
-    """Table, classes and task that these sites can agree on, as `load_sites` would have read them from all files."""
-    table = _agreed([(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)], rare)
+) -> tuple[Table | None, tuple[str, ...], str, tuple[str, ...]]:
+    """Table, classes and task that these sites can agree on, as `load_sites` would have read them from all files, and
+    what is to be told of columns that differ."""
+    table, told = _agreed([(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)], rare)
     sites = []
     for name, said in zip(names, described, strict=True):
         # of numbers to predict no value is known: any that are certainly none of a class stand for them
@@ -208,7 +229,7 @@ def settle(
     if task is None and 0 < len(numbers) < len(names):
         log.warning("the target is a number at %s, and so it is for all; --task says otherwise", ", ".join(numbers[:5]))
     classes, _, task = _labels(sites, target, task, None)
-    return table, classes, task
+    return table, classes, task, tuple(told)
 
 
 def read_points(path: Path, table: Table | None) -> Array:
@@ -226,7 +247,7 @@ def read_points(path: Path, table: Table | None) -> Array:
     elif table is None:
         raise FFGBError(f"{path} is a table, and the model needs images; give an NPZ file with an array x")
     else:
-        frame = _read_frame(path)
+        frame = _read_frame(path, _kinds((), table))
         raw = dict.fromkeys(frame.columns)
     missing = [c.name for c in table.columns if c.name not in raw]
     if missing:
@@ -285,7 +306,7 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
         return _Site(path, None, _named(x, names), y) if names else _Site(path, x, {}, y)
     if target is None:
         raise FFGBError(f"{path} is a table, and no target is named; name the column to predict with --target")
-    frame = _read_frame(path)
+    frame = _read_frame(path, kinds)
     if target not in frame.columns:
         raise FFGBError(
             f"{path} has no column {target!r} to be the target{_hint(target, frame.columns)}; "
@@ -298,7 +319,13 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
     if not features:
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
-    return _Site(path, None, columns, _target(frame[target], path, task))
+    y = _target(frame[target], path, task)
+    if is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
+        raise FFGBError(
+            f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "
+            "is it a name or an id? choose another --target"
+        )
+    return _Site(path, None, columns, y)
 
 
 def _named(x: Array, names: Sequence[str]) -> dict[str, Array]:
@@ -316,23 +343,28 @@ def _form(site: _Site, rare: int) -> tuple[tuple[int, ...], dict[str, Said]]:
     return () if site.images is None else site.images.shape[1:], describe(site.raw, rare)
 
 
-def _agreed(sites: Sequence[tuple[str, tuple[int, ...], Mapping[str, Said]]], rare: int) -> Table | None:
-    """The table that sites with these columns share; None if they have images, all of one shape."""
+def _agreed(
+    sites: Sequence[tuple[str, tuple[int, ...], Mapping[str, Said]]], rare: int
+) -> tuple[Table | None, list[str]]:
+    """The table that sites with these columns share, None if they have images, all of one shape; and what is told."""
     first, shape, _ = sites[0]
     for name, other, _ in sites:
         if other != shape:
             said = [f"images of shape {s}" if s else "a table" for s in (other, shape)]
             raise FFGBError(f"{name} has {said[0]} and {first} has {said[1]}; give all sites the same")
     if shape:
-        return None
+        return None, []
     table, told = agree({name: columns for name, _, columns in sites}, rare)
     for line in told:
         log.warning("%s", line)
-    return table
+    return table, told
 
 
-def _read_frame(path: Path) -> pd.DataFrame:
-    """A table with at least one row, whose columns are told apart by their names."""
+def _read_frame(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """A table with at least one row, whose columns are told apart by their names.
+
+    What is text is read as it is written: whether 01 is a number must not depend on the other rows.
+    """
     is_csv = path.suffix.lower() in _CSV
     header = _csv_header(path) if is_csv else _parquet_header(path)
     for i, name in enumerate(header):
@@ -340,8 +372,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
             raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
     try:
         if is_csv:
-            frame = pd.read_csv(
-                path, skipinitialspace=True, low_memory=False, encoding="utf-8-sig", na_values=list(UNKNOWN)
+            how: dict[str, Any] = {"skipinitialspace": True, "encoding": "utf-8-sig"}
+            text = [i for i, name in enumerate(header) if kinds.get(name) == TEXT]
+            own = pd.read_csv(path, nrows=0, **how).columns if text else ()  # pandas' names: they need not be stripped
+            frame: pd.DataFrame = pd.read_csv(
+                path, low_memory=False, na_values=list(UNKNOWN), dtype={own[i]: str for i in text}, **how
             )
         else:
             frame = pd.read_parquet(path)
@@ -390,8 +425,9 @@ def _parquet_header(path: Path) -> list[str]:
 
 def _unreadable(path: Path, error: Exception) -> FFGBError:
     kind = "CSV" if path.suffix.lower() in _CSV else "Parquet" if path.suffix.lower() in _PARQUET else "NPZ"
-    reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else " ".join(str(error).split())
-    return FFGBError(f"{path} cannot be read as {kind} ({reason}); save it again as {kind}")
+    if isinstance(error, UnicodeDecodeError):
+        return FFGBError(f"{path} cannot be read as {kind} (it is not UTF-8 text); save it again as UTF-8 {kind}")
+    return FFGBError(f"{path} cannot be read as {kind} ({' '.join(str(error).split())}); save it again as {kind}")
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
@@ -421,7 +457,7 @@ def _numbers(values: pd.Series[Any], path: Path, what: str) -> Array:
         row = int(np.argmax(bad))
         raise FFGBError(
             f"{path}: {what} has text where numbers belong, {_value(values.iloc[row])} in row {row + 1}; "
-            "write numbers there"
+            "write numbers there, or leave out --task and --loss if these are classes"
         )
     result = numbers.to_numpy(np.float64, na_value=np.nan)
     _refuse_missing(result, path, what)
@@ -568,6 +604,10 @@ def _labels(
             raise FFGBError(
                 f"{what} is {names[0]!r} in every row of all files; a classifier needs at least two classes"
             )
+        alike = sorted(names, key=lambda name: (name.casefold(), name))
+        for one, other in pairwise(alike):
+            if one.casefold() == other.casefold():
+                log.warning("%s has the classes %r and %r; are they the same?", what, one, other)
         return names, labels, task
     known = {name: i for i, name in enumerate(classes)}
     for site in sites:

@@ -12,6 +12,7 @@ that is missing, rare, or unknown is none of the known ones: zeros in all of the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
@@ -163,10 +164,18 @@ def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Ta
         if lacking:
             told.append(f"{_sites(lacking)} {_lack(lacking)} the column {name!r}; its values count as missing there")
         column = _settled(name, {site: sites[site][name] for site in having}, rare, bool(lacking))
-        if column is None:
-            told.append(f"the column {name!r} has no value that {rare} rows of a site share, and is not used")
-        else:
+        empty = [site for site in having if sites[site][name].kind == NONE]
+        if column is not None:
             columns.append(column)
+            if empty:
+                told.append(f"{_sites(empty)} {_have(empty)} no value in the column {name!r}")
+        elif len(empty) == len(having):
+            told.append(f"the column {name!r} is empty everywhere, and is not used")
+        else:
+            told.append(
+                f"the column {name!r} is read as text, and no value of it has {rare} rows at a site: it is not used "
+                "(dates, and numbers with units, must be written as numbers)"
+            )
     if not columns:
         raise FFGBError("the sites have no column in common that can be used; give all sites the same columns")
     return Table(tuple(columns)), told
@@ -204,10 +213,12 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
     what = f"{where}: column {column!r}"
     if values.dtype.kind in "mMc" or isinstance(values.dtype, pd.PeriodDtype | pd.DatetimeTZDtype):
         raise FFGBError(f"{what} holds {values.dtype} values; turn them into plain numbers or remove the column")
-    values = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values, kind = values.astype(object), kind or TEXT
     if pd.api.types.is_bool_dtype(values.dtype):
         values = values.astype(str) if kind == TEXT else values.astype("float64")
     gone = values.isna().to_numpy(bool)
+    gone |= np.array([isinstance(value, str) and not value.strip() for value in values.tolist()], bool)
     if kind != TEXT:
         try:
             numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
@@ -220,7 +231,12 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
         if kind == NUMBER or 2 * (bad.sum() - commas.sum()) < (~gone).sum():
             row = int(np.argmax(bad))
             shown = repr(str(values.iloc[row]))
-            how = "with a decimal point" if commas.any() else "there, leave it empty, or remove the column"
+            how = (
+                "there, or leave it empty" if kind == NUMBER else "there, leave it empty, or name it with --categories"
+            )
+            if commas.any():
+                thousands = values[~gone & bad].astype(str).str.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+\s*").all()
+                how = "without commas in them" if thousands else "with a decimal point"
             raise FFGBError(
                 f"{what} has text where numbers belong, {shown if len(shown) <= 40 else shown[:36] + '…'} in row "
                 f"{row + 1}; write numbers {how}"
@@ -228,10 +244,17 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
     text = np.full(len(values), None, object)
     for i, value in enumerate(values.tolist()):
         if not gone[i] and not isinstance(value, str | int | float):
-            raise FFGBError(f"{what} holds values that are neither numbers nor text, in row {i + 1}; replace them")
+            raise FFGBError(
+                f"{what} holds values that are neither numbers nor text, in row {i + 1} ({type(value).__name__}); "
+                "replace them, or remove the column"
+            )
         if not gone[i]:
-            text[i] = f"{value:.15g}" if isinstance(value, float | int) else str(value).strip()
+            text[i] = f"{value:.15g}" if isinstance(value, float | int) else _WHOLE.sub(r"\1", str(value).strip())
     return text
+
+
+_WHOLE = re.compile(r"^(-?\d+)\.0+$")
+"""4.0 is the code 4: where a value is missing, many programs write whole numbers so.  01 and 1 are two codes."""
 
 
 def _finite(numbers: Array, what: str) -> Array:
