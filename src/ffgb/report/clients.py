@@ -14,6 +14,8 @@ from ffgb.report.words import KINDS, capital, column_name, escaped, plural, shar
 
 WORST = 20
 """Clients in the list of the worst."""
+SENTENCES = 40
+"""Of those that tell how columns differ."""
 
 
 def who(past: Past) -> str:
@@ -21,7 +23,8 @@ def who(past: Past) -> str:
     if not past.clients:
         why = "This run does not say who holds what, nor how good its function is for whom: it has no clients.json."
         return section("Clients", note=why)
-    parts = _holdings(past.clients, past.classes), _by_client(past.clients, past.sampled)
+    held = f"<div>{_holdings(past.clients, past.classes)}{_told(past.told)}</div>"
+    parts = held, _by_client(past.clients, past.sampled)
     return side_by_side(*parts) if len(past.classes) <= 2 * WRITTEN else "".join(parts)
 
 
@@ -32,16 +35,28 @@ def _holdings(clients: Sequence[Held], classes: Sequence[str]) -> str:
             if len(classes) > COLUMNS
             else ""
         )
-        note = "Training points by class; the darker, the larger a class's share of a client's own points."
+        note = "Training points by class; the stronger the colour, the larger a class's share of a client's own points."
         note = f"{note} {_apart(clients, classes)} {some_of(clients)[1]}{few}"
         return section("Who holds what", heat_map(clients, classes), note=note)
-    if targets := [c for c in clients if c.target.keys() >= {"mean", "min", "max"}]:
+    if targets := [c for c in clients if c.target.keys() >= {"mean", "std"}]:
         rows, left_out = some_of(targets)
-        note = f"Targets of each client's training points: least, mean and greatest, and how many there are. {left_out}"
+        note = (
+            "Targets of each client's training points: their mean, one standard deviation to either side, and how many "
+        )
+        note += f"there are. {left_out}"
         return section("Who holds what", target_ranges(rows), note=note)
     sized, left_out = some_of(sorted((c for c in clients if c.points is not None), key=lambda c: -(c.points or 0.0)))
     bars = [(c.name, (c.points or 0.0,), f"{c.points:,.0f}") for c in sized]
     return section("Who holds what", bar_rows("Points by client", bars, ("fill",)), note=f"Training points. {left_out}")
+
+
+def _told(sentences: Sequence[str]) -> str:
+    """What was noticed when clients' columns were put together."""
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{escaped(sentence)}</li>" for sentence in sentences[:SENTENCES])
+    more = f"<li>… ({len(sentences):,} in all)</li>" if len(sentences) > SENTENCES else ""
+    return section("Columns that differ", f'<ul class="say">{items}{more}</ul>')
 
 
 def _apart(clients: Sequence[Held], classes: Sequence[str]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 from ffgb.report.axes import axis_for
-from ffgb.report.curves import Curve, first_shown, plot
+from ffgb.report.curves import Curve, plot
 from ffgb.report.past import COSTS, Past
-from ffgb.report.pieces import grid, section, tabular
+from ffgb.report.pieces import each_round, grid, section, tabular
 from ffgb.report.rows import COLUMNS
 from ffgb.report.words import KINDS, column_name, escaped
 
@@ -25,6 +25,8 @@ class Noted:
     say: str
     none: str = ""
     """What to say instead if all are 0."""
+    alone: str = ""
+    """What to say instead if only the first column is known."""
 
 
 GAMMA = (
@@ -40,6 +42,14 @@ NOTED = (
         {"explained": "gradient", "noise": "noise"},
         "How much of the gradient lies along the step, and how much of pure noise would. Where noise is well above, "
         "there is nothing left to learn.",
+        alone="How much of the gradient lies along the step.",
+    ),
+    Noted(
+        "Residual that is left",
+        "ratio",
+        {"residual": "residual"},
+        "What local steps have not explained yet, which is carried into the next one: its length over the gradient's, "
+        "on average over clients. The larger, the weaker the learners.",
     ),
     Noted(
         "γ in the two norms",
@@ -92,7 +102,7 @@ def measured(past: Past) -> str:
     """What rounds noted beside their scores."""
     known = USUAL | {column for noted in NOTED for column in noted.columns}
     strange = [c for c in past.columns if c not in known and not c.startswith(("train_", "test_", "ensemble_"))]
-    figures, sentences, numbers = [], [], list[tuple[str, str]]()
+    figures, sentences, says, numbers = list[str](), list[str](), list[str](), list[list[str]]()
     for noted in (*NOTED, *(Noted(escaped(column_name(c), 40), "value", {c: ""}, "") for c in strange[:COLUMNS])):
         found = {column: series for column in noted.columns if (series := past.series(column))}
         if found.get("gamma_min") == found.get("gamma_median"):
@@ -106,13 +116,18 @@ def measured(past: Past) -> str:
         kind, rounds = KINDS[noted.kind], past.series("round")
         names = [noted.columns[column] if len(found) > 1 else "" for column in found]
         for name, series in zip(names, found.values(), strict=True):
-            numbers.append((f"{noted.caption}{name and f': {name}'}", first_shown(series[::-1], kind)))
+            shown = ("–" if v is None else kind.shown(v) for v in series)
+            numbers.append([f"{noted.caption}{name and f': {name}'}", *shown])
         lines = zip(names, found.values(), ("test", "train"), strict=False)
         curves = [Curve(name, rounds, series, look) for name, series, look in lines]
-        shared = SHARED if noted.say == GAMMA and past.config.get("geometry") == "shared" else ""
+        say = noted.alone if noted.alone and len(found) == 1 else noted.say
+        say += SHARED if say == GAMMA and past.config.get("geometry") == "shared" else ""
+        says += [f'<p class="say"><b>{noted.caption}.</b> {say}</p>'] if say else []
         x, y = axis_for(KINDS["round"], rounds), axis_for(kind, values, widen=True)
-        figures.append(plot(noted.caption, x, y, curves, noted.say + shared))
+        figures.append(plot(noted.caption, x, y, curves, say))
     if not figures and not sentences:
         return ""
-    content = tabular("Noted", ("", "the only round"), numbers) if past.rounds == 1 and numbers else grid(figures)
-    return section("What rounds measured", content, note=" ".join(sentences))
+    content = [grid(figures)]
+    if past.few and numbers:
+        content = [tabular("Noted", ("", *each_round(past, "")), numbers), *says]
+    return section("What rounds measured", *content, note=" ".join(sentences))

@@ -14,7 +14,7 @@ from ffgb.report.curves import XS, Curve, plot_by
 from ffgb.report.document import document
 from ffgb.report.measured import measured
 from ffgb.report.past import Past, finite
-from ffgb.report.pieces import folded, grid, method, rounds_table, scrolling, section, tabular
+from ffgb.report.pieces import each_round, folded, grid, method, rounds_table, scrolling, section, tabular
 from ffgb.report.words import (
     KINDS,
     THIN,
@@ -57,8 +57,8 @@ def _header(past: Past) -> str:
     lead = f"{capital('; '.join(cost))}. {method(past)} on {escaped(past.data)}, {_split(past.config)}."
     numbers = {
         column_name(past.score): value_text(past.score, score),
-        "rounds": count_text(past.rounds),
-        "clients": "–" if count is None else count_text(count),
+        "round" if past.rounds == 1 else "rounds": count_text(past.rounds),
+        "client" if count == 1 else "clients": "–" if count is None else count_text(count),
         "models a client": value_text("models", models),
         "traffic a client": value_text("bytes", traffic),
         "time": value_text("seconds", seconds),
@@ -79,7 +79,8 @@ def _split(config: Mapping[str, Any]) -> str:
         case "dirichlet":
             return f"dealt out by a Dirichlet law, α{THIN}={THIN}{escaped(config.get('alpha'))}"
         case "labels":
-            return f"dealt out with {escaped(config.get('labels'))} classes a client"
+            labels = config.get("labels")
+            return f"dealt out with {escaped(labels)} {'class' if labels == 1 else 'classes'} a client"
         case "iid":
             return "dealt out evenly"
     return "as clients hold them"
@@ -87,15 +88,16 @@ def _split(config: Mapping[str, Any]) -> str:
 
 def _ended(past: Past) -> str:
     """A word if the run has not ended, or ended of itself."""
-    of = "" if past.planned is None else f" of {past.planned:,}"
+    of = past.planned
+    rounds = plural(past.rounds, "round") if of is None else f"{past.rounds:,} of {plural(of, 'round')}"
     if past.summary is None:
         return (
-            f'<p class="warn">This run has not ended: it has {past.rounds:,}{of} rounds, and no model yet. '
+            f'<p class="warn">This run has not ended: it has {rounds}, and no model yet. '
             "<code>--resume</code> goes on from here.</p>"
         )
     if past.config.get("stop") and past.planned is not None and past.rounds < past.planned:
         return (
-            f'<p class="say">It ended of itself after {past.rounds:,}{of} rounds: a further step would have fitted '
+            f'<p class="say">It ended of itself after {rounds}: a further step would have fitted '
             "more noise than there was left to learn.</p>"
         )
     return ""
@@ -105,12 +107,14 @@ def _curves(past: Past) -> str:
     """Score and loss by rounds and by costs."""
     name = past.score
     whats = dict.fromkeys((name.partition("_")[2], "loss"))
-    if past.rounds == 1:
-        names = [f"{part}_{what}" for what in whats for part in ("test", "train")]
-        rows = [(column_name(n), value_text(n, past.last(n))) for n in names if past.last(n) is not None]
-        table = tabular("Scores", ("", "after the only round"), rows)
-        return section("How it learned", table, note="One exchange was all, so there is no curve to draw.")
     looks = {"test": ("test", "test"), "train": ("train", "train"), "ensemble_test": ("ensemble", "other")}
+    ensemble = " <b>Ensemble</b> is what a round has before one learner is made of it."
+    ensemble = ensemble if past.series("ensemble_test_loss") else ""
+    if past.few:
+        names = [f"{part}_{what}" for what in whats for part in looks if past.series(f"{part}_{what}")]
+        rows = [(column_name(n), *(value_text(n, v) for v in past.series(n))) for n in names]
+        note = f"{'One exchange was' if past.rounds == 1 else 'Two exchanges were'} all, so there is no curve to draw."
+        return section("How it learned", tabular("Scores", ("", *each_round(past)), rows), note=note + ensemble)
     parts = []
     for what in whats:
         found = [(f"{part}_{what}", *look) for part, look in looks.items() if past.series(f"{part}_{what}")]
@@ -131,9 +135,7 @@ def _curves(past: Past) -> str:
     else:
         note += f"; it was {word} in round {at:,}, {value_text(name, column[at])}. "
     note += "Models and bytes are one client's mean, both ways; all costs include set-up."
-    if past.series("ensemble_test_loss"):
-        note += " <b>Ensemble</b> is what a round has before one learner is made of it."
-    return section("How it learned", grid(parts), rounds_table("Rounds in numbers", past, 0), note=note)
+    return section("How it learned", grid(parts), rounds_table("Rounds in numbers", past, 0), note=note + ensemble)
 
 
 def _configuration(past: Past) -> str:
@@ -143,8 +145,8 @@ def _configuration(past: Past) -> str:
         "not as by default": [], "given, or chosen to suit the data and the learner": [], "as by default": [],
     }  # fmt: skip
     (changed, chosen, plain), names = groups.values(), list[str]()
-    for name, value in past.config.items():
-        if name == "versions" or (name == "sha256" and not value):
+    for name, value in past.settings.items():
+        if name == "sha256" and not value:
             continue
         default = defaults.get(name)
         same = (tuple(value) if isinstance(value, list) else value) == default

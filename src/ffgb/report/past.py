@@ -54,6 +54,8 @@ class Past:
     """None if the run has not ended."""
     classes: tuple[str, ...]
     clients: tuple[Held, ...] | None
+    told: tuple[str, ...]
+    """How clients' columns differ, in sentences."""
 
     def series(self, name: str) -> tuple[float | None, ...]:
         """A column in the rounds that are drawn; nothing if nothing is known."""
@@ -69,6 +71,11 @@ class Past:
         return len(self.columns["round"])
 
     @property
+    def few(self) -> bool:
+        """So few rounds that a table says more than curves."""
+        return self.rounds <= 2
+
+    @property
     def planned(self) -> int | None:
         """Exchanges that were asked for."""
         if not isinstance(rounds := self.config.get("rounds"), int):
@@ -80,11 +87,34 @@ class Past:
         return str(self.config.get("algorithm", "ffgb"))
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration, without folders: they are this machine's, and the page may go elsewhere."""
+        found = {name: value for name, value in self.config.items() if name != "versions"}
+        if isinstance(data := found.get("data"), list):
+            found["data"] = [_file(name) for name in data]
+        if isinstance(hashes := found.get("sha256"), dict):
+            found["sha256"] = [f"{_file(name)} {str(value)[:12]}" for name, value in hashes.items()]
+        return found
+
+    @property
     def data(self) -> str:
-        """What it was trained on: the name of a set, or names of files without their folders."""
-        data = self.config.get("data")
-        names = [Path(str(name)).name for name in (data if isinstance(data, list) else [data])]
+        """What it was trained on: the name of a set, or names of files."""
+        names = self.settings.get("data")
+        if not isinstance(names, list):
+            return _file(names)
         return f"{len(names):,} files ({', '.join(names[:2])}, …)" if len(names) > 3 else ", ".join(names)
+
+    @property
+    def files(self) -> str:
+        """The same where there is little room."""
+        names = self.settings.get("data")
+        return f"{len(names):,} files" if isinstance(names, list) and len(names) > 1 else self.data
+
+    @property
+    def hashes(self) -> list[str]:
+        """Of the files it was trained on, in their order."""
+        found = self.config.get("sha256")
+        return [str(value) for value in found.values()] if isinstance(found, dict) else []
 
     @property
     def versions(self) -> dict[str, Any]:
@@ -141,8 +171,7 @@ def read(path: Path, name: str, most: int) -> Past:
     summary = run.summary if (path / "summary.json").exists() else None
     if summary is not None and summary.get("rounds") != len(lines):
         summary = None  # more rounds were asked for since
-    classes, clients = _clients(path)
-    return Past(name, config, columns, _drawn(columns, most), summary, classes, clients)
+    return Past(name, config, columns, _drawn(columns, most), summary, *_clients(path))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -160,15 +189,16 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _clients(path: Path) -> tuple[tuple[str, ...], tuple[Held, ...] | None]:
-    """Names of classes, and what is known of each client; None if nothing was written down."""
+def _clients(path: Path) -> tuple[tuple[str, ...], tuple[Held, ...] | None, tuple[str, ...]]:
+    """Names of classes, what is known of each client (None if nothing was written down), and how columns differ."""
     file = path / "clients.json"
     if not file.exists():
-        return (), None
+        return (), None, ()
     try:
         content = json.loads(file.read_text())
         classes = tuple(str(c) for c in content["classes"])
-        return classes, tuple(_held(client, len(classes)) for client in content["clients"])
+        clients = tuple(_held(client, len(classes)) for client in content["clients"])
+        return classes, clients, tuple(str(sentence) for sentence in content.get("told") or ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FFGBError(f"{file} cannot be read ({error}); was it written by ffgb?") from error
 
@@ -182,6 +212,11 @@ def _held(client: Mapping[str, Any], classes: int) -> Held:
     fits = classes > 0 and len(labels) == classes
     name, points = str(client["name"]), finite(client.get("points"))
     return Held(name, points, numbers("train"), numbers("test"), labels if fits else (), numbers("target"))
+
+
+def _file(name: object) -> str:
+    """A file's name without its folder."""
+    return Path(str(name)).name
 
 
 def finite(value: object) -> float | None:

@@ -35,6 +35,11 @@ def tabular(title: str, head: Iterable[str], rows: Iterable[Iterable[str]], attr
     return scrolling(title, f"<table{attributes}>{content}</table>")
 
 
+def each_round(past: Past, when: str = "after ") -> list[str]:
+    """Heads of columns, one a round, where rounds are few."""
+    return [f"{when}the only round"] if past.rounds == 1 else [f"{when}round {t}" for t in range(1, past.rounds + 1)]
+
+
 def grid(figures: Sequence[str]) -> str:
     return f'<div class="grid4">{"".join(figures)}</div>' if figures else ""
 

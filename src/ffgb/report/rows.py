@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from ffgb.report.axes import axis_for
@@ -19,6 +21,8 @@ LINE = 18
 """Height of a row."""
 END = 88.0
 """Where they end, in percent; what is written after them stands beyond."""
+NARROW = 320
+"""Pixels that a picture has on a narrow screen: there, too, no text is cut."""
 
 
 def _picture(title: str, height: float, content: str, least: float = 0.0) -> str:
@@ -35,6 +39,12 @@ def _at(share: float, left: float, right: float) -> str:
 def _begin(names: Iterable[str]) -> float:
     """Where rows begin, in percent: after the longest name, on a narrow screen."""
     return round(min(NAME, max(map(len, names), default=0)) * 1.9 + 3.5, 1)
+
+
+def _end(left: float, texts: Iterable[str]) -> float:
+    """Where the longest bar ends, in percent: before the longest text after one, on a narrow screen."""
+    letters = max((len(html.unescape(re.sub("<.*?>", "", text))) for text in texts), default=0)
+    return round(max(left + 10, min(80.0, 100 - (letters * 6.6 + 8) / NARROW * 100)), 1)
 
 
 def _row_name(name: str, left: float, y: float, look: str = "") -> str:
@@ -58,7 +68,7 @@ def some_of(clients: Sequence[Held]) -> tuple[Sequence[Held], str]:
 
 
 def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
-    """A row a client, a column a class; dark is much of what the client has."""
+    """A row a client, a column a class; a strong colour is much of what the client has."""
     total = tuple(math.fsum(c.labels[j] for c in clients if c.labels) for j in range(len(classes)))
     columns, heads = [[j] for j in range(len(classes))], list(classes)
     if len(classes) > COLUMNS:
@@ -104,28 +114,30 @@ def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
 
 
 def target_ranges(rows: Sequence[Held]) -> str:
-    """A row a client: from its least target to its greatest, and the mean."""
+    """A row a client: the mean of its targets, and a standard deviation to either side."""
     plain = dataclasses.replace(KINDS["value"], log=False)
-    axis = axis_for(plain, [c.target[name] for c in rows for name in ("min", "max")], widen=True)
+    spans = [tuple(c.target["mean"] + way * c.target["std"] for way in (-1, 0, 1)) for c in rows]
+    axis = axis_for(plain, [value for span in spans for value in span], widen=True)
     left, height, parts = _begin(c.name for c in rows), LINE * len(rows) + 4, []
     for tick in axis.ticks:
         x = _at(axis.at(tick), left, END)
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
         parts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{plain.short(tick)}</text>')
-    for i, client in enumerate(rows):
+    for i, (client, span) in enumerate(zip(rows, spans, strict=True)):
         y = LINE * i + 9
-        low, mean, high = (_at(axis.at(client.target[name]), left, END) for name in ("min", "mean", "max"))
+        low, mean, high = (_at(axis.at(value), left, END) for value in span)
         parts.append(_row_name(client.name, left, y + 4) + _row_end(client, y + 4))
         parts.append(f'<line class="range" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>')
         parts.append(f'<circle class="fill" cx="{mean}" cy="{y}" r="3.5"/>')
-    return _picture(f"Least, mean and greatest target of {plural(len(rows), 'client')}", height + 20, "".join(parts))
+    return _picture(f"Targets of {plural(len(rows), 'client')}", height + 20, "".join(parts))
 
 
 def bar_rows(
     title: str, rows: Sequence[tuple[str, Sequence[float], str]], looks: Sequence[str], top: float = 0.0
 ) -> str:
     """A row a bar: its name, the lengths of its parts, and what is written at its end.  The longest is `top` long."""
-    left, end, parts = _begin(name for name, _, _ in rows), 74.0, []
+    left = _begin(name for name, _, _ in rows)
+    end, parts = _end(left, (said for _, _, said in rows)), list[str]()
     top = top or max((math.fsum(lengths) for _, lengths, _ in rows), default=0.0) or 1.0
     for i, (name, lengths, said) in enumerate(rows):
         y, x = LINE * i, 0.0

@@ -28,6 +28,8 @@ from ffgb.report.words import (
     value_text,
 )
 
+_PARTS = {"test": "test", "train": "training"}
+
 
 def several_runs(pasts: Sequence[Past]) -> str:
     short = max(len(past.name) for past in pasts) <= 10  # names that fit beside curves; else curves are numbered
@@ -84,21 +86,27 @@ def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
     best, (unit, what) = _best(pasts), _unit(pasts)
     order = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
     names = [name for name in order if any(past.score == name for past in pasts)]
+    scores = len(names)  # they come first: a narrow screen shows little more
     names += [name for name in ("test_loss", "train_loss") if any(past.last(name) is not None for past in pasts)]
     alike = len({str(past.config.get("data")) for past in pasts}) == 1
-    told = any(past.clients for past in pasts)
+    parts = {
+        _PARTS[part] for past in pasts if past.clients for part, _, values in [client_scores(past.clients)] if values
+    }
     rows = []
     for run, past in enumerate(pasts):
-        row = [keys[run], method(past) if alike else f"{method(past)} on {escaped(past.data, 60)}"]
-        for name in names:
-            shown = value_text(name, past.last(name))
-            row.append(f"<b>{shown}</b>" if run == best and name == past.score else shown)
-        row += [_worst(past)] if told else []
+        cells = [value_text(name, past.last(name)) for name in names]
+        if run == best:
+            cells = [f"<b>{c}</b>" if name == past.score else c for name, c in zip(names, cells, strict=True)]
+        means = method(past) if alike else f"{method(past)} on {escaped(past.files, 60)}"
+        row = [_wrapped(keys[run]), *cells[:scores], _wrapped(means), *cells[scores:]]
+        row += [_worst(past, len(parts) > 1)] if parts else []
         row += [escaped(past.config.get("clients")), f"{past.rounds:,}{'' if past.summary else ' so far'}"]
         parameters = past.last("parameters")
         row.append("–" if parameters is None else models_text(parameters / unit))
         rows.append([*row, value_text("bytes", past.last("bytes")), value_text("seconds", past.seconds)])
-    head = ["run", "method", *map(column_name, names), *(["worst client"] if told else [])]
+    heads = [column_name(name) for name in names]
+    head = ["run", *heads[:scores], _wrapped("method"), *heads[scores:]]
+    head += [f"worst client, {''.join(parts)}" if len(parts) == 1 else "worst client"] if parts else []
     head += ["clients", "rounds", "models", "bytes", "time"]
     lead = (
         f"Models and bytes are a client's mean, both ways, set-up included; a model is {unit:,.0f} parameters: {what}."
@@ -114,12 +122,21 @@ def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
     more = f'<p class="warn">{plural(going, "run has", "runs have")} not ended.</p>' if going else ""
     on = f" on <b>{escaped(pasts[0].data)}</b>" if alike else ""
     said = f'<p class="eyebrow">ffgb comparison{on}</p><h1>{headline}</h1><p class="lead">{lead}</p>{more}'
-    return f"<header>{said}</header>" + section("Results", tabular("Results", head, rows, ' class="words"'))
+    return f"<header>{said}</header>" + section("Results", tabular("Results", head, rows))
 
 
-def _worst(past: Past) -> str:
-    _, measure, values = client_scores(past.clients or ())
-    return f"{KINDS[measure].shown(values[0][0])} ({escaped(shortened(values[0][1].name))})" if values else "–"
+def _wrapped(text: str) -> str:
+    """A text in a cell that may have several lines."""
+    return f'<span class="wrap">{text}</span>'
+
+
+def _worst(past: Past, say: bool) -> str:
+    """The worst client's score, and on which points if that is to be said here."""
+    part, measure, values = client_scores(past.clients or ())
+    if not values:
+        return "–"
+    name = f"{escaped(shortened(values[0][1].name))}{f', {_PARTS[part]}' * say}"
+    return _wrapped(f"{KINDS[measure].shown(values[0][0])} ({name})")
 
 
 def _overlaid(pasts: Sequence[Past], labels: Sequence[str], keys: Sequence[str]) -> str:
@@ -152,7 +169,9 @@ def _differences(pasts: Sequence[Past], labels: Sequence[str]) -> str:
     """Settings and versions that are not the same in all runs."""
     settings: list[dict[str, Any]] = []
     for past in pasts:
-        flat = {setting_name(name): value for name, value in past.config.items() if name != "versions"}
+        flat = {setting_name(name): value for name, value in past.settings.items() if name != "sha256"}
+        if past.hashes != pasts[0].hashes and past.settings.get("data") == pasts[0].settings.get("data"):
+            flat["data"] = f"{past.data}, not the same rows"
         settings.append(flat | {f"version of {name}": value for name, value in past.versions.items()})
     rows = []
     for name in dict.fromkeys(name for flat in settings for name in flat):
@@ -160,11 +179,11 @@ def _differences(pasts: Sequence[Past], labels: Sequence[str]) -> str:
         if any(value != values[0] for value in values):
             cells = [escaped(setting_value(value), 60) for value in values]
             marked = [c if v == values[0] else f"<mark>{c}</mark>" for c, v in zip(cells, values, strict=True)]
-            rows.append((escaped(name, 60), *marked))
+            rows.append((escaped(name, 60), *map(_wrapped, marked)))
     if not rows:
         return section("What differs", note="All settings and versions are the same.")
     note = "Settings that are not the same in all runs; marked is what is not as in the first. All others are the same."
-    head = ("setting", *(f"{_swatch(run)}{escaped(label)}" for run, label in enumerate(labels)))
+    head = ("setting", *(_wrapped(f"{_swatch(run)}{escaped(label)}") for run, label in enumerate(labels)))
     return section("What differs", tabular("Settings that differ", head, rows), note=note)
 
 

@@ -169,6 +169,7 @@ KINDS: Mapping[str, Kind] = {
     "loss": Kind("loss"),
     "gamma": Kind("γ", lambda v: f"{v:.3f}", log=False, zero=True, limits=(-math.inf, 1.0)),
     "share": Kind("share", _percent, lambda v: f"{100 * v:.6g}{THIN}%", log=False, zero=True, limits=(0.0, 1.0)),
+    "ratio": Kind("ratio", log=False, zero=True, limits=(0.0, math.inf)),
     "count": Kind("count", count_text, log=False, zero=True, least=1.0),
     "value": Kind("value"),
 }
