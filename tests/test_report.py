@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 import re
@@ -66,14 +67,14 @@ def made(
         held = []
         for i in range(clients):
             score = {"loss": 0.5, measure: 0.9 - 0.4 * i / clients}
-            target = None if classes else {"mean": 5.0 + i, "min": 1.0, "max": 9.0 + i}
+            target = None if classes else {"mean": 5.0 + i, "std": 1.0 + i}
             labels = [(i + j) % 7 for j in range(len(classes))] if classes else None
             held.append(
                 {
                     "name": names.format(i),
                     "points": 100 + i,
                     "train": score,
-                    "test": {"points": 20, **score},
+                    "test": {"points": 1200, **score},
                     "labels": labels,
                     "target": target,
                 }
@@ -233,7 +234,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_little_is_enough(tmp_path: Path) -> None:
     """One round, values that are no numbers, keys that are not there."""
     run = made(tmp_path / "a", rounds=1)
-    assert "there is no curve to draw" in words(parsed(page([run])))
     lines = [{"round": 1, "train_loss": 0.0}, {"round": 2, "train_loss": None}, {"train_loss": "x", "noise": math.inf}]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     empty = {"name": "", "points": None, "train": None, "test": None, "labels": None, "target": None}
@@ -241,9 +241,61 @@ def test_little_is_enough(tmp_path: Path) -> None:
     (run / "config.json").write_text("{}")
     parsed(page([run]))
     parsed(page([run, made(tmp_path / "b"), run]))
-    lines = [{"round": t, "train_accuracy": 0.5, "train_loss": None} for t in (1, 2)]
+    lines = [{"round": t, "train_accuracy": 0.5, "train_loss": None} for t in (1, 2, 3)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert len(plots(parsed(page([run])))) == 2  # accuracy by rounds and by time
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_few_rounds_are_in_a_table(rounds: int, tmp_path: Path) -> None:
+    run = made(tmp_path / "a", rounds=rounds, more={"ensemble_test_loss": 0.25})
+    root = parsed(page([run]))
+    assert plots(root) == []
+    text = words(root)
+    assert "there is no curve to draw" in text
+    heads = "after the only round" if rounds == 1 else "after round 1 after round 2"
+    assert f"{heads} test accuracy 40.00 % {'70.00 % ' * (rounds == 2)}train accuracy" in text
+    assert f"ensemble test loss {'0.25 ' * rounds}" in text
+    assert f"γ of the weak learners: least 0.300 {'0.200 ' * (rounds == 2)}" in text
+    assert "γ says how well weak learners fit" in text
+    assert "no curves to draw" in words(parsed(page([run, run])))
+    assert plots(parsed(page([run, made(tmp_path / "b", rounds=3)])))
+
+
+def test_what_clients_hold(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", classes=(), clients=1)
+    text = words(parsed(page([run])))
+    assert "their mean, one standard deviation to either side" in text
+    assert "1 client" in text
+    assert "1 clients" not in text
+    assert "Columns that differ" not in text
+    content = json.loads((run / "clients.json").read_text())
+    told = ["site west lacks the column 's'; its values count as missing there", HOSTILE]
+    (run / "clients.json").write_text(json.dumps(content | {"told": told}))
+    root = parsed(page([run]))
+    (differ,) = (s for s in root.iter("section") if words(s).strip().startswith("Columns that differ"))
+    assert [words(item)[:20] for item in differ.iter("li")] == [told[0][:20], HOSTILE[:20]]
+    assert words(root).index("Who holds what") < words(root).index("Columns that differ")
+    (run / "clients.json").write_text(json.dumps(content | {"told": told * 100}))
+    assert "… (200 in all)" in words(parsed(page([run])))
+
+
+def test_no_folder_of_this_machine_is_shown(tmp_path: Path) -> None:
+    files = [f"/home/someone/place {j}/rows.csv" for j in range(5)]
+    runs = [
+        made(tmp_path / f"{i}", data=some, sha256={file: f"{i}{file[-10]}" * 32 for file in some})
+        for i, some in enumerate((files, files, files[:3]))
+    ]
+    for some in (runs[:1], runs):
+        assert "someone" not in page(some)
+    assert words(parsed(page(runs[:1]))).count("rows.csv 0") == 5  # a hash each, though their names are the same
+    root = parsed(page(runs))
+    text = words(root)
+    assert "FFGB with features on 5 files" in text
+    assert "FFGB with features on 3 files" in text
+    (differs,) = (s for s in root.iter("section") if words(s).strip().startswith("What differs"))
+    assert "files of the same names with other rows" in words(differs)
+    assert "sha256" not in words(differs)
 
 
 def test_what_rounds_note_is_shown(tmp_path: Path) -> None:
@@ -257,6 +309,12 @@ def test_what_rounds_note_is_shown(tmp_path: Path) -> None:
     captions = [words(caption).strip() for caption in root.iter("figcaption")]
     for caption in ("Clipped values", "Calls that did not contract", "What a step explains", "something new"):
         assert caption in captions
+    assert "The larger, the weaker the learners" not in words(root)
+    left = words(parsed(page([made(tmp_path / "d", more={"explained": 0.5, "noise": None, "residual": 1.25})])))
+    assert "Residual that is left" in left
+    assert "The larger, the weaker the learners" in left
+    assert "How much of the gradient lies along the step. " in left
+    assert "noise" not in left  # none was drawn
     parametric = {"gamma_min": None, "gamma_median": None}
     assert "γ of the weak learners" not in words(parsed(page([made(tmp_path / "c", more=parametric)])))
 
@@ -277,6 +335,29 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
         looks = {path.get("class") for path in plot.iter("path") if (path.get("class") or "").startswith("line")}
         assert looks == {"line k0 d0", "line k1 d1", "line k2 d2"}
     assert [len(table(root, run)) for run in range(3)] == [5, 9, 7]
+
+
+def test_the_score_comes_first_and_the_worst_client_says_of_what(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name) for name in ("a", "b")]
+
+    def heads() -> list[str]:
+        results = next(t for t in parsed(page(runs)).iter("table"))
+        return [words(cell).strip() for cell in results.iter("th") if cell.get("scope") == "col"]
+
+    def forget_tests(run: Path) -> None:
+        content = json.loads((run / "clients.json").read_text())
+        content["clients"] = [client | {"test": None} for client in content["clients"]]
+        (run / "clients.json").write_text(json.dumps(content))
+
+    assert heads()[:4] == ["run", "test accuracy", "method", "test loss"]
+    assert "worst client, test" in heads()
+    forget_tests(runs[0])
+    assert "worst client" in heads()
+    text = words(parsed(page(runs)))
+    assert "(site 2, training)" in text
+    assert "(site 2, test)" in text
+    forget_tests(runs[1])
+    assert "worst client, training" in heads()
 
 
 def test_runs_that_do_not_compare(tmp_path: Path) -> None:
@@ -349,50 +430,76 @@ def test_names_beside_curves_do_not_overlap(places: list[float]) -> None:
 
 
 MEASURE = """<script>
+for (const folded of document.querySelectorAll("details")) folded.open = true;
 const drawn = [...document.querySelectorAll("svg.plot")].map(svg =>
   Math.max(...[...svg.querySelectorAll("path.line, path.fill")].map(path => path.getTotalLength())));
 const plot = document.querySelector("svg.plot").getBoundingClientRect();
 document.querySelector("svg.plot").dispatchEvent(new PointerEvent("pointermove",
   {clientX: plot.left + plot.width / 2, clientY: plot.top + plot.height / 2}));
-const tip = document.getElementById("tip");
-parent.postMessage(JSON.stringify({width: innerWidth, wide: document.documentElement.scrollWidth, drawn,
+const tip = document.getElementById("tip"), colours = getComputedStyle(document.body);
+const sticksOut = (inner, outer) => inner.left + 0.5 < outer.left || inner.right > outer.right + 0.5;
+const cut = [];
+for (const element of document.querySelectorAll("main *")) {
+  const box = element.parentElement.closest(".scroll"), rows = element.closest("svg.rows");
+  const room = element.matches("svg.rows text:not(.turned)") ? rows.getBoundingClientRect() :
+    {left: 0, right: innerWidth};
+  if (!box || element.tagName === "text")
+    if (sticksOut(element.getBoundingClientRect(), room)) cut.push(element.textContent);
+}
+const rgb = name => colours[name].match(/[0-9]+/g).map(Number);
+parent.postMessage({width: innerWidth, wide: document.documentElement.scrollWidth, drawn, cut,
   plots: document.querySelectorAll("svg.plot").length, dots: document.querySelectorAll("circle.dot").length,
-  tip: tip.hidden ? "" : tip.textContent}), "*");
+  paper: Math.max(...rgb("backgroundColor")), ink: Math.max(...rgb("color")),
+  boxes: [...document.querySelectorAll(".scroll")].map(box =>
+    [box.getAttribute("aria-label"), box.scrollWidth - box.clientWidth]),
+  tip: tip.hidden ? "" : tip.textContent}, "*");
 </script></body>"""
-FRAME = """<!DOCTYPE html><script>onmessage = event => { document.title = event.data; };</script>
-<iframe src="measured.html" width="400" height="900" style="border: 0"></iframe>"""
-"""A window of Chromium's is no narrower than 500 pixels; a frame is as narrow as a phone."""
+FRAMES = """<!DOCTYPE html><meta name="color-scheme" content="light dark">
+<script>const found = []; onmessage = event => { found.push(event.data); document.title = JSON.stringify(found); };
+</script><iframe src="report.html" width="400" height="900"></iframe>
+<iframe src="measured.html" width="400" height="900" style="border: 0"></iframe>
+<iframe src="measured.html" width="1400" height="900" style="border: 0"></iframe>"""
+"""The page as it is, and twice measured.  A window of Chromium's is no narrower than 500 pixels; a frame can be."""
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page in")
+@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_browser_shows_it(count: int, tmp_path: Path) -> None:
+def test_a_browser_shows_it(count: int, dark: bool, tmp_path: Path) -> None:
+    files = [f"/somewhere/hospital number {j}.csv" for j in range(20)]
     runs = [
-        made(tmp_path / f"run{i}", rounds=4 + i, clients=30, names="a name of some length {}") for i in range(count)
+        made(
+            tmp_path / f"run{i}",
+            rounds=4 + i,
+            clients=30,
+            names="a name of some length {}",
+            data=files[i:],
+            sha256=dict.fromkeys(files[i:], "0" * 64),
+        )
+        for i in range(count)
     ]
     write(runs, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     measured = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", MEASURE)
     (tmp_path / "measured.html").write_text(measured)
-    (tmp_path / "frame.html").write_text(FRAME)
-
-    def opened(name: str) -> subprocess.CompletedProcess[str]:
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-        options += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}"]
-        options += ["--virtual-time-budget=5000", "--enable-logging=stderr", "--v=0", "--dump-dom"]
-        command = [str(CHROMIUM), *options, (tmp_path / name).as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
-    shown = opened("report.html")
+    (tmp_path / "frames.html").write_text(FRAMES)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    options += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=5000"]
+    options += ["--enable-logging=stderr", "--v=0", "--dump-dom"]
+    command = [str(CHROMIUM), *options, (tmp_path / "frames.html").as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in shown.stderr
-    assert "How" in shown.stdout
-    title = re.search(r"<title>(\{.*?\})</title>", opened("frame.html").stdout)
+    title = re.search(r"<title>(\[.*?\])</title>", shown.stdout)
     assert title is not None
-    found = json.loads(title[1].replace("&quot;", '"').replace("&amp;", "&"))
-    assert (
-        found["wide"] <= found["width"] == 400
-    )  # nothing is wider than the screen but what scrolls in a box of its own
-    assert len(found["drawn"]) == found["plots"] >= 8
-    assert min(found["drawn"]) > 20
-    assert found["dots"] >= 8  # the same round in every plot
-    assert "test accuracy" in found["tip"]
+    pages = sorted(json.loads(html.unescape(title[1])), key=lambda found: found["width"])
+    assert [found["width"] for found in pages] == [400, 1400]
+    for found in pages:
+        assert found["wide"] <= found["width"]  # nothing is wider but what scrolls in a box of its own
+        assert found["cut"] == []
+        assert (found["paper"] < 60 < 200 < found["ink"]) if dark else (found["ink"] < 60 < 200 < found["paper"])
+        assert len(found["drawn"]) == found["plots"] >= 8
+        assert min(found["drawn"]) > 20
+        assert found["dots"] >= 8  # the same round in every plot
+        assert "test accuracy" in found["tip"]
+    assert [name for name, more in pages[1]["boxes"] if more > 0] == []  # on a wide screen nothing has to scroll

@@ -106,7 +106,7 @@ def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
         rows.append([*row, value_text("bytes", past.last("bytes")), value_text("seconds", past.seconds)])
     heads = [column_name(name) for name in names]
     head = ["run", *heads[:scores], _wrapped("method"), *heads[scores:]]
-    head += [f"worst client, {''.join(parts)}" if len(parts) == 1 else "worst client"] if parts else []
+    head += [_wrapped(f"worst client, {''.join(parts)}" if len(parts) == 1 else "worst client")] if parts else []
     head += ["clients", "rounds", "models", "bytes", "time"]
     lead = (
         f"Models and bytes are a client's mean, both ways, set-up included; a model is {unit:,.0f} parameters: {what}."
@@ -141,6 +141,9 @@ def _worst(past: Past, say: bool) -> str:
 
 def _overlaid(pasts: Sequence[Past], labels: Sequence[str], keys: Sequence[str]) -> str:
     """The same curves of all runs: scores and losses by all costs, then what there is by rounds."""
+    if all(past.few for past in pasts):
+        note = "No run has more than two rounds, so there are no curves to draw: all rounds are below in numbers."
+        return section("How they learned", note=note)
     unit, _ = _unit(pasts)
 
     def plots(title: str, column: str, xs: Iterable[str], say: str = "") -> list[str]:
@@ -165,19 +168,29 @@ def _overlaid(pasts: Sequence[Past], labels: Sequence[str], keys: Sequence[str])
     return section("How they learned", *parts, note=note)
 
 
+def _other_rows(past: Past, first: Past) -> bool:
+    """By the hashes of their files, if both have noted them."""
+    return bool(past.hashes and first.hashes) and past.hashes != first.hashes
+
+
 def _differences(pasts: Sequence[Past], labels: Sequence[str]) -> str:
     """Settings and versions that are not the same in all runs."""
     settings: list[dict[str, Any]] = []
     for past in pasts:
         flat = {setting_name(name): value for name, value in past.settings.items() if name != "sha256"}
-        if past.hashes != pasts[0].hashes and past.settings.get("data") == pasts[0].settings.get("data"):
-            flat["data"] = f"{past.data}, not the same rows"
-        settings.append(flat | {f"version of {name}": value for name, value in past.versions.items()})
+        flat |= {f"version of {name}": value for name, value in past.versions.items()}
+        if flat.get("data") == pasts[0].settings.get("data") and _other_rows(past, pasts[0]):
+            flat["data"] = "files of the same names with other rows"
+        settings.append(flat)
     rows = []
     for name in dict.fromkeys(name for flat in settings for name in flat):
         values = [flat.get(name) for flat in settings]
         if any(value != values[0] for value in values):
-            cells = [escaped(setting_value(value), 60) for value in values]
+            shown = [
+                past.data if name == "data" and isinstance(value, list) else setting_value(value)
+                for past, value in zip(pasts, values, strict=True)
+            ]
+            cells = [escaped(text, 80) for text in shown]
             marked = [c if v == values[0] else f"<mark>{c}</mark>" for c, v in zip(cells, values, strict=True)]
             rows.append((escaped(name, 60), *map(_wrapped, marked)))
     if not rows:
