@@ -42,6 +42,7 @@ def made(
     summary: bool = True,
     told: bool = True,
     names: str = "site {}",
+    scores: tuple[float, float] = (0.5, 0.9),
     more: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
@@ -66,7 +67,7 @@ def made(
     if told:
         held = []
         for i in range(clients):
-            score = {"loss": 0.5, measure: 0.9 - 0.4 * i / clients}
+            score = {"loss": 0.5, measure: scores[1] - (scores[1] - scores[0]) * i / clients}
             target = None if classes else {"mean": 5.0 + i, "std": 1.0 + i}
             labels = [(i + j) % 7 for j in range(len(classes))] if classes else None
             held.append(
@@ -473,6 +474,7 @@ def test_a_browser_shows_it(count: int, dark: bool, tmp_path: Path) -> None:
             rounds=4 + i,
             clients=30,
             names="a name of some length {}",
+            scores=(0.98, 1.0),  # long bars leave little room for what is written after them
             data=files[i:],
             sha256=dict.fromkeys(files[i:], "0" * 64),
         )
