@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import onnxruntime as ort
 from ffgb import export
 from ffgb.config import Config
 from ffgb.errors import FFGBError
+from ffgb.functions import from_tensors
 from ffgb.model import Model
 from ffgb.training import train
 from tests.data.test_preprocess import mixed
@@ -129,3 +131,104 @@ def test_estimators_of_others_have_no_form() -> None:
     fitted = FFGBClassifier(learner=DecisionTreeRegressor(max_depth=2), rounds=2).fit(x, y)
     with pytest.raises(FFGBError, match=r"has no format that is safe to read.*choose the learner 'tree'"):
         export.to_onnx(fitted.model_)
+
+
+# Names
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_columns_may_be_called_what_they_like(tmp_path: Path, numbers: bool) -> None:
+    """Names of outputs, and of what is inside the file, give way to those of columns."""
+    rng = np.random.default_rng(0)
+    names = ["label", "probabilities", "probabilities_", "prediction", "v1", "c0", "ffgb_v0", "_ffgb_c1", "n", "x"]
+    frame = pd.DataFrame(rng.standard_normal((80, len(names))), columns=names)
+    frame["v2"] = rng.choice(["a", "b"], 80)
+    frame["y"] = frame["label"] if numbers else np.where(frame["label"] > 0, "yes", "no")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    config = Config(data=(str(tmp_path / "a.csv"),), target="y", rounds=2, map="inputs+steps", features=32)
+    model = train(config, workers=0).model
+    assert model.table is not None
+    expected = {"prediction": "prediction_"} if numbers else {"label": "label_", "probabilities": "probabilities__"}
+    assert export.output_names(model) == expected
+    assert export.export(model, tmp_path / "m.onnx") <= export.TOLERANCE
+    session = ort.InferenceSession((tmp_path / "m.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_outputs()] == list(expected.values())
+    assert [each.name for each in session.get_inputs()] == [c.name for c in model.table.columns]
+
+
+# The check before a file is written
+
+
+def ages(path: Path, rows: int = 120) -> Path:
+    """A table whose only thresholds are far from 0."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 90, rows) + 0.5, "dose": rng.normal(500.0, 20.0, rows)})
+    frame["y"] = np.where((frame["age"] > 60) ^ (frame["dose"] > 510), "sick", "well")
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_trees_are_tried_at_their_thresholds(tmp_path: Path) -> None:
+    config = Config(data=(str(ages(tmp_path / "a.csv")),), target="y", rounds=3, learner="tree", depth=2)
+    model = train(config, workers=0).model
+    stack = model.f.tensors()
+    feature, threshold = (np.ravel(stack[f"parameters/{name}"]) for name in ("feature", "threshold"))
+    ((raw,), tried) = export._trials(model, None)
+    assert "around the model's own thresholds and ranges, with missing values" in tried
+    for j, name in enumerate(("age", "dose")):
+        cuts = np.unique(threshold[(feature == j) & (threshold < 1e30)])
+        assert len(cuts)
+        for cut in cuts:
+            for side in (cut >= raw[name], cut < raw[name]):
+                assert np.abs(raw[name] - cut)[side].min() < 1e-3
+        assert np.isnan(raw[name]).any()
+    # every leaf that counts is reached: a file with another value in any of them is found
+    for leaf in range(stack["parameters/value"].shape[1]):
+        values = stack["parameters/value"].copy()
+        values[0, leaf] += 0.1
+        other = from_tensors(model.family, {**stack, "parameters/value": values})
+        assert export.difference(replace(model, f=other), export.to_onnx(model), [raw]) > export.TOLERANCE
+
+
+def test_labels_are_compared(tmp_path: Path) -> None:
+    model = train(Config(data="wine", clients=3, rounds=2, learner="linear"), workers=0).model
+    data = export.to_onnx(model)
+    trials, tried = export._trials(model, None)
+    assert tried == "1,000 random rows around the model's own thresholds and ranges"
+    assert export.difference(model, data, trials) <= export.TOLERANCE
+    renamed = replace(model, classes=("other", *model.classes[1:]))
+    assert export.difference(renamed, data, trials) == np.inf
+
+
+def test_a_file_that_gives_no_numbers_is_found() -> None:
+    model = train(Config(data="diabetes", clients=3, rounds=2, learner="linear"), workers=0).model
+    assert model.job.target is not None
+    broken = replace(model.job.target, mean=model.job.target.mean * np.nan)
+    data = export.to_onnx(replace(model, job=replace(model.job, target=broken)))
+    assert export.difference(model, data, export._trials(model, None)[0]) == np.inf
+
+
+# Places
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    model = train(Config(data="wine", clients=3, rounds=1, learner="linear"), workers=0).model
+    with pytest.raises(FFGBError, match=r"the folder .*such does not exist, so m\.onnx cannot be written there"):
+        export.export(model, tmp_path / "no" / "such" / "m.onnx")
+    with pytest.raises(FFGBError, match=r"is a folder; name a file in it, such as .*model\.onnx"):
+        export.export(model, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FFGBError, match="file is no folder"):
+        export.export(model, tmp_path / "file" / "m.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_all_files_are_written_or_none(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("before")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FFGBError, match="folder cannot be written"):
+        export.write({tmp_path / "old": b"after", tmp_path / "new": b"after", tmp_path / "folder": b"after"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "old"]
+    assert (tmp_path / "old").read_text() == "before"
+    export.write({tmp_path / "old": b"after", tmp_path / "new": b"after"})
+    assert (tmp_path / "old").read_text() == (tmp_path / "new").read_text() == "after"

@@ -5,13 +5,16 @@ float32 where ours is, and float64 where ours is, so that the results agree; a f
 own predictions before it is said to be there.
 
 A model of tables has an input for each raw column, (n, 1): float numbers, NaN where one is missing, or strings, empty
-where one is missing.  Other models have one input x, (n, columns) or (n, channels, height, width).
+where one is missing.  Other models have one input x, (n, columns) or (n, channels, height, width).  The outputs are
+label, (n,) strings, and probabilities, (n, classes), or prediction.  If a column has the name of an output, the output
+is called that with an underscore after it: label_.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
@@ -44,6 +47,10 @@ TOLERANCE = 1e-5
 """How far an exported model may be from ours: in probabilities, or relative to the size of predictions."""
 MISSING = ""
 """A category that is missing, as a string."""
+ROWS, IMAGES = 1000, 500
+"""That a file is tried on before it is written."""
+DIGITS = 0.01
+"""Of a prediction float32 keeps seven digits: at this share of its size the tolerance is as coarse as that."""
 
 
 @final
@@ -51,12 +58,15 @@ MISSING = ""
 class Graph:
     """Nodes and constants on their way to a file; values are known by their names."""
 
+    prefix: str = "ffgb_"
+    """Of all names that are made here: no column's name begins with it."""
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
     def __call__(self, operator: str, *inputs: str | Array, name: str = "", domain: str = "", **settings: Any) -> str:
         """The name of what an operator makes of values and constants."""
-        return self.several(operator, [name or f"v{len(self.nodes)}"], *inputs, domain=domain, **settings)[0]
+        name = name or f"{self.prefix}v{len(self.nodes)}"
+        return self.several(operator, [name], *inputs, domain=domain, **settings)[0]
 
     def several(
         self, operator: str, names: list[str], *inputs: str | Array, domain: str = "", **settings: Any
@@ -66,7 +76,7 @@ class Graph:
         return names
 
     def constant(self, value: Array) -> str:
-        name = f"c{len(self.constants)}"
+        name = f"{self.prefix}c{len(self.constants)}"
         tensor = _onnx().numpy_helper.from_array(np.ascontiguousarray(value), name)
         self.constants.append(tensor)
         return name
@@ -96,9 +106,32 @@ def _onnx() -> Any:
     return onnx
 
 
+def output_names(model: Model) -> dict[str, str]:
+    """What the outputs are called in the file: as ever, with an underscore more where a column has that name."""
+    taken = {c.name for c in model.table.columns} if model.table is not None else {"x"}
+    found = {}
+    for name in ("label", "probabilities") if model.job.loss.classification else ("prediction",):
+        free = name
+        while free in taken:
+            free += "_"
+        found[name] = free
+    return found
+
+
+def _prefix(model: Model) -> str:
+    """What no column's name begins with."""
+    names = [] if model.table is None else [c.name for c in model.table.columns]
+    if "" in names:
+        raise FFGBError("a column has no name, and an ONNX file's inputs have one each; give it one and train again")
+    prefix = "ffgb_"
+    while any(name.startswith(prefix) for name in names):
+        prefix = f"_{prefix}"
+    return prefix
+
+
 def to_onnx(model: Model) -> bytes:
     """The file's bytes."""
-    onnx, g = _onnx(), Graph()
+    onnx, g = _onnx(), Graph(_prefix(model))
     helper, kinds = onnx.helper, onnx.TensorProto
     if model.table is not None:
         inputs = [
@@ -123,25 +156,25 @@ def to_onnx(model: Model) -> bytes:
 def _outputs(model: Model, g: Graph, f: str) -> list[Any]:
     """Class names and probabilities; or values in the target's own units."""
     onnx = _onnx()
-    helper, kinds = onnx.helper, onnx.TensorProto
+    helper, kinds, names = onnx.helper, onnx.TensorProto, output_names(model)
     if not model.job.loss.classification:
         target = model.job.target
         if target is not None:
             f = g("Add", g("Mul", f, target.scale.astype(np.float64)), target.mean.astype(np.float64))
         several = model.job.loss.outputs > 1
-        g.cast(f if several else g.reshape(f, -1), "float32", "prediction")
+        g.cast(f if several else g.reshape(f, -1), "float32", names["prediction"])
         shape = ["n", model.job.loss.outputs] if several else ["n"]
-        return [helper.make_tensor_value_info("prediction", kinds.FLOAT, shape)]
+        return [helper.make_tensor_value_info(names["prediction"], kinds.FLOAT, shape)]
     if isinstance(model.job.loss, Logistic):
         one = g("Sigmoid", f)
         p = g("Concat", g("Sub", np.ones(1), one), one, axis=1)
     else:
         p = g("Softmax", f, axis=1)
-    g("Gather", np.array(model.classes, object), g("ArgMax", p, axis=1, keepdims=0), name="label")
-    g.cast(p, "float32", "probabilities")
+    g("Gather", np.array(model.classes, object), g("ArgMax", p, axis=1, keepdims=0), name=names["label"])
+    g.cast(p, "float32", names["probabilities"])
     return [
-        helper.make_tensor_value_info("label", kinds.STRING, ["n"]),
-        helper.make_tensor_value_info("probabilities", kinds.FLOAT, ["n", len(model.classes)]),
+        helper.make_tensor_value_info(names["label"], kinds.STRING, ["n"]),
+        helper.make_tensor_value_info(names["probabilities"], kinds.FLOAT, ["n", len(model.classes)]),
     ]
 
 
@@ -297,7 +330,7 @@ def _(phi: Encoder, g: Graph, x: str, shape: tuple[int, ...]) -> str:
     inner = onnx.load_model_from_string(phi.onnx.tobytes())
     if any(o.domain in ("", "ai.onnx") and o.version != OPSET for o in inner.opset_import):
         inner = onnx.version_converter.convert_version(inner, OPSET)
-    inner = onnx.compose.add_prefix(inner, "encoder_")
+    inner = onnx.compose.add_prefix(inner, f"{g.prefix}encoder_")
     if len(inner.graph.input) != 1 or inner.functions:
         raise FFGBError(
             f"the encoder {phi.name} has functions, or not one input; it cannot be made part of another file"
@@ -385,7 +418,7 @@ def _(family: MLP, stack: Mapping[str, Array], g: Graph, z: str) -> str:
 def _(family: LipschitzMLP, stack: Mapping[str, Array], g: Graph, z: str) -> str:
     def pairs(h: str) -> str:
         n = len(g.nodes)
-        upper, lower = g.several("Split", [f"v{n}", f"w{n}"], h, axis=2, num_outputs=2)
+        upper, lower = g.several("Split", [f"{g.prefix}v{n}", f"{g.prefix}w{n}"], h, axis=2, num_outputs=2)
         return g("Concat", g("Max", upper, lower), g("Min", upper, lower), axis=2)
 
     return _dense(stack, g, z, pairs)
@@ -463,23 +496,72 @@ def _trees(family: Tree, stack: Mapping[str, Array], block: Block, g: Graph, z: 
 # Files
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A file that says what the model says, not written yet."""
+
+    data: bytes
+    difference: float
+    """The largest, from our own predictions."""
+    tried: str
+    """What it was tried on, in words."""
+
+
 def export(model: Model, path: Path, points: Array | None = None) -> float:
     """Write the file once it agrees with the model, at points and at others that no one has seen; how well it does."""
+    must_be_writable(path)
+    made = checked(model, points)
+    write({path: made.data})
+    return made.difference
+
+
+def checked(model: Model, points: Array | None = None) -> Exported:
+    """The file, if it agrees with the model."""
     data = to_onnx(model)
-    worst = difference(model, data, _trials(model, points))
+    trials, tried = _trials(model, points)
+    worst = difference(model, data, trials)
     if not worst <= TOLERANCE:
-        raise FFGBError(
-            f"the ONNX file differs from the model by {worst:.1e}, more than {TOLERANCE:.0e}, and was not written; "
-            "please report it"
-        )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-    return worst
+        how = f"by {worst:.1e}, more than {TOLERANCE:.0e}" if np.isfinite(worst) else "in the class that it names"
+        raise FFGBError(f"the ONNX file differs from the model {how}, and was not written; please report it")
+    return Exported(data, worst, tried)
+
+
+def must_be_writable(path: Path) -> None:
+    """An FFGBError if no file can be written here."""
+    folder = path.parent
+    if path.is_dir():
+        raise FFGBError(f"{path} is a folder; name a file in it, such as {path / 'model.onnx'}")
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise FFGBError(f"the folder {folder} {what}, so {path.name} cannot be written there; choose another place")
+    if not os.access(folder, os.W_OK):
+        raise FFGBError(f"the folder {folder} cannot be written to; choose another place for {path.name}")
+
+
+def write(files: Mapping[Path, bytes]) -> None:
+    """All of these files, or none: what was there before is there again if one cannot be written."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
+    before: dict[Path, bytes | None] = {}
+    path = next(iter(files))
+    try:
+        for path, data in files.items():
+            temporary[path].write_bytes(data)
+        for path in files:
+            was = path.read_bytes() if path.exists() else None
+            temporary[path].replace(path)
+            before[path] = was
+    except OSError as error:
+        for done, was in before.items():
+            done.unlink() if was is None else done.write_bytes(was)
+        raise FFGBError(f"{path} cannot be written ({error.strerror}); choose another place") from error
+    finally:
+        for left in temporary.values():
+            left.unlink(missing_ok=True)
 
 
 def difference(model: Model, data: bytes, trials: Sequence[Mapping[str, Array]]) -> float:
-    """The largest difference between the file's values and the model's."""
+    """The largest difference between the file's values and the model's; infinite if it names another class."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -493,12 +575,16 @@ def difference(model: Model, data: bytes, trials: Sequence[Mapping[str, Array]])
         found = session.run(None, _given(model, raw))
         if model.job.loss.classification:
             ours: Array = model.predict_proba(x)
-            theirs, size = found[1], 1.0
+            off = np.abs(ours - found[1])
+            best = np.sort(ours, axis=1)
+            sure = best[:, -1] - best[:, -2] > 2.0 * TOLERANCE  # else both may be right
+            other = found[0] != np.array(model.classes, object)[ours.argmax(axis=1)]
+            off = np.where((sure & other)[:, None], np.inf, off)
         else:
-            ours, theirs = np.asarray(model.predict(x)), found[0]
-            target = model.job.target
-            size = float(np.max(target.scale)) if target is not None else 1.0
-        worst = max(worst, float(np.abs(ours - theirs).max(initial=0.0)) / size)
+            ours, target = np.asarray(model.predict(x)), model.job.target
+            scale = 1.0 if target is None else target.scale if ours.ndim == 2 else float(target.scale.max())
+            off = np.abs(ours - found[0]) / np.maximum(scale, DIGITS * np.abs(ours))
+        worst = max(worst, float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max(initial=0.0)))
     return worst
 
 
@@ -516,38 +602,104 @@ def _given(model: Model, raw: Mapping[str, Array]) -> dict[str, Array]:
     return given
 
 
-def _trials(model: Model, points: Array | None, rows: int = 500) -> list[Mapping[str, Array]]:
-    """Rows to try a file on: given ones, and random ones with unknown categories and numbers that are missing.
+# Rows to try a file on
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where a model's inputs lie, as far as it knows itself."""
+
+    mean: Array
+    spread: Array
+    cuts: Mapping[int, Array]
+    """Where it jumps or bends, by input."""
+    binary: frozenset[int]
+    """Inputs that are 0 or 1: sums of them are compared, and of other numbers a sum depends on its order."""
+    known: bool
+    """Whether it knows anything."""
+
+    @staticmethod
+    def of(model: Model) -> _Places:
+        inputs = int(np.prod(model.shape))
+        mean, spread, cuts = np.zeros(inputs), np.ones(inputs), defaultdict[int, list[Array]](list)
+        binary: set[int] = set()
+        scaled = False
+        for phi in _maps(model.family.features):
+            if isinstance(phi, Standardize) and isinstance(phi.inner, Flatten):
+                scaled, mean, spread = True, phi.mean, np.where(np.isfinite(phi.scale), phi.scale, 1.0)
+            if isinstance(phi, Steps | ObliviousTrees | RankWaves):
+                for j, count in enumerate(phi.columns.count):
+                    cuts[j].append(phi.columns.cuts[j, :count])
+                binary.update(int(j) for unit in phi.columns.units if len(unit) > 1 for j in unit)
+        for j, threshold in _thresholds(model.f):
+            cuts[j].append(threshold)
+        merged = {j: np.unique(np.concatenate(found).astype(np.float64)) for j, found in cuts.items()}
+        merged = {j: found for j, found in merged.items() if len(found)}
+        if not scaled:
+            for j, found in merged.items():
+                mean[j], spread[j] = np.median(found), np.std(found) or max(1.0, abs(found[0]))
+        return _Places(mean, spread, merged, frozenset(binary), scaled or bool(merged))
+
+    def draw(self, j: int, rows: int, rng: np.random.Generator) -> Array:
+        """Numbers of one input, float32: in its range, at the places where the model jumps, and right beside them."""
+        if j in self.binary:
+            return rng.integers(0, 2, rows).astype(np.float32)
+        wide = (self.mean[j] + self.spread[j] * rng.standard_normal(rows)).astype(np.float32)
+        if j not in self.cuts:
+            return wide
+        at = rng.choice(self.cuts[j], rows).astype(np.float32)
+        beside = [np.nextafter(at, np.float32(side * np.inf)) for side in (-1, 1)]
+        return np.choose(rng.integers(0, 5, rows), [wide, wide, at, *beside])
+
+
+def _maps(phi: FeatureMap) -> Iterator[FeatureMap]:
+    """A map and all that it is made of."""
+    yield phi
+    for part in getattr(phi, "parts", ()) or ([phi.inner] if hasattr(phi, "inner") else []):
+        yield from _maps(part)
+
+
+def _thresholds(f: Function) -> Iterator[tuple[int, Array]]:
+    """Of the trees in a function, by the input that they look at."""
+    f = f.inner if isinstance(f, Clipped) else f
+    if not (isinstance(f, OpenSum) and isinstance(f.family, Tree) and isinstance(f.family.features, Flatten)):
+        return
+    (block,) = f.merged().blocks
+    feature, threshold = (np.ravel(block.stack[name]) for name in ("feature", "threshold"))
+    real = np.abs(threshold) < np.finfo(np.float32).max  # a branch that ends early has none
+    for j in np.unique(feature[real]):
+        yield int(j), np.unique(threshold[real & (feature == j)])
+
+
+def _trials(model: Model, points: Array | None) -> tuple[list[Mapping[str, Array]], str]:
+    """Rows to try a file on, and what they are: given ones, and random ones around what the model knows.
 
     Numbers are float32 here, as the file takes them: in float64 they may lie on the other side of a threshold.
     """
-    rng = np.random.default_rng(0)
+    rng, places = np.random.default_rng(0), _Places.of(model)
+    around = " around the model's own thresholds and ranges" if places.known else ""
     if model.table is None:
-        mean, spread = _scale(model.family.features, int(np.prod(model.shape)))
-        random = (mean + spread * rng.standard_normal((rows, len(mean)))).astype(np.float32).reshape(-1, *model.shape)
-        return [{"x": random}, *([] if points is None else [{"x": points}])]
-    mean, spread = _scale(model.family.features, len(model.columns))
+        image = len(model.shape) > 1
+        rows = IMAGES if image else ROWS
+        x = np.stack([places.draw(j, rows, rng) for j in range(int(np.prod(model.shape)))], axis=1)
+        if image and not places.known:
+            x[::2] = rng.random(x[::2].shape, np.float32)  # as pixels mostly are
+        given: list[Mapping[str, Array]] = [] if points is None else [{"x": points}]
+        tried = f"{rows:,} random {'images' if image else 'rows'}{around}"
+        more = "" if points is None else f" and {len(points):,} given ones"
+        return [{"x": x.reshape(-1, *model.shape)}, *given], tried + more
     raw: dict[str, Array] = {}
-    place = 0
+    place, odd = 0, dict[str, None]()
     for c in model.table.columns:
         if c.categories is not None:
-            raw[c.name] = rng.choice(np.array([*c.categories, "what no one has seen", None], object), rows)
+            raw[c.name] = rng.choice(np.array([*c.categories, "what no one has seen", None], object), ROWS)
             place += len(c.categories)
+            odd["unknown categories"] = None
             continue
-        numbers = (mean[place] + spread[place] * rng.standard_normal(rows)).astype(np.float32).astype(np.float64)
-        raw[c.name] = np.where(rng.random(rows) < 0.2, np.nan, numbers)
+        numbers = places.draw(place, ROWS, rng).astype(np.float64)
+        numbers = np.where(rng.random(ROWS) < 0.1, np.float64(np.float32(c.fill)), numbers)
+        raw[c.name] = np.where(rng.random(ROWS) < 0.2, np.nan, numbers)
         place += 1
-    return [raw]
-
-
-def _scale(phi: FeatureMap, inputs: int) -> tuple[Array, Array]:
-    """Where inputs lie, and how far apart, as far as the map knows."""
-    if isinstance(phi, Standardize) and isinstance(phi.inner, Flatten):
-        return phi.mean, np.where(np.isfinite(phi.scale), phi.scale, 1.0)
-    if isinstance(phi, Steps | ObliviousTrees | RankWaves):
-        cuts = np.where(np.isfinite(phi.columns.cuts), phi.columns.cuts, np.nan)
-        known = np.where(phi.columns.count > 0, np.nan_to_num(np.nanmedian(np.nan_to_num(cuts), axis=1)), 0.0)
-        return known, np.maximum(np.nan_to_num(np.nanstd(np.nan_to_num(cuts), axis=1)), 1.0)
-    for part in getattr(phi, "parts", ()) or ([phi.inner] if hasattr(phi, "inner") else []):
-        return _scale(part, inputs)
-    return np.zeros(inputs), np.ones(inputs)
+        odd["missing values"] = None
+    return [raw], f"{ROWS:,} random rows{around}, with {' and '.join(odd)}"
