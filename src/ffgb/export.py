@@ -527,11 +527,11 @@ def checked(model: Model, points: Array | None = None) -> Exported:
     return Exported(data, worst, tried)
 
 
-def must_be_writable(path: Path) -> None:
+def must_be_writable(path: Path, example: str = "model.onnx") -> None:
     """An FFGBError if no file can be written here."""
     folder = path.parent
     if path.is_dir():
-        raise FFGBError(f"{path} is a folder; name a file in it, such as {path / 'model.onnx'}")
+        raise FFGBError(f"{path} is a folder; name a file in it, such as {path / example}")
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
         raise FFGBError(f"the folder {folder} {what}, so {path.name} cannot be written there; choose another place")
@@ -638,19 +638,20 @@ class _Places:
         merged = {j: found for j, found in merged.items() if len(found)}
         if not scaled:
             for j, found in merged.items():
-                mean[j], spread[j] = np.median(found), np.std(found) or max(1.0, abs(found[0]))
+                mean[j], spread[j] = np.median(found), float(np.std(found)) or max(1.0, abs(float(found[0])))
         return _Places(mean, spread, merged, frozenset(binary), scaled or bool(merged))
 
     def draw(self, j: int, rows: int, rng: np.random.Generator) -> Array:
         """Numbers of one input, float32: in its range, at the places where the model jumps, and right beside them."""
         if j in self.binary:
             return rng.integers(0, 2, rows).astype(np.float32)
-        wide = (self.mean[j] + self.spread[j] * rng.standard_normal(rows)).astype(np.float32)
+        wide: Array = (self.mean[j] + self.spread[j] * rng.standard_normal(rows)).astype(np.float32)
         if j not in self.cuts:
             return wide
         at = rng.choice(self.cuts[j], rows).astype(np.float32)
         beside = [np.nextafter(at, np.float32(side * np.inf)) for side in (-1, 1)]
-        return np.choose(rng.integers(0, 5, rows), [wide, wide, at, *beside])
+        drawn: Array = np.choose(rng.integers(0, 5, rows), [wide, wide, at, *beside])
+        return drawn
 
 
 def _maps(phi: FeatureMap) -> Iterator[FeatureMap]:

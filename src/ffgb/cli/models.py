@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,6 +19,10 @@ from ffgb.cli.common import (
     score_of,
     trust,
 )
+from ffgb.errors import FFGBError
+
+if TYPE_CHECKING:
+    from ffgb.model import Model
 
 MODULE = Annotated[
     str | None,
@@ -87,22 +91,58 @@ def export(
     """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
     from ffgb import export as exporting
     from ffgb.card import card as make_card
-    from ffgb.model import Model
     from ffgb.runs import Run
 
     opened, onnx = Run.open(run), onnx or run / "model.onnx"
-    loaded = Model.load(run if model == "model.safetensors" else run / model)
+    exporting.must_be_writable(onnx)
     card = card or onnx.with_name("model-card.md")
+    exporting.must_be_writable(card, "model-card.md")
+    if onnx.resolve() == card.resolve():
+        raise FFGBError(f"{onnx} cannot be both the ONNX file and the model card; choose another --card")
+    for path in (onnx, card):
+        if path.exists() and path.resolve().parent == run.resolve() and path.suffix in (".safetensors", ".json"):
+            raise FFGBError(f"{path} is a file of the run itself; choose another place")
+    loaded = _model_of(run, model)
     with Console(stderr=True).status("exporting"):
-        worst = exporting.export(loaded, onnx)
-        card.write_text(make_card(opened, loaded, onnx))
-    size = onnx.stat().st_size
+        made = exporting.checked(loaded)
+        text = make_card(opened, loaded, (onnx, made.data), model)
+        exporting.write({onnx: made.data, card: text.encode()})
+    names = exporting.output_names(loaded)
     if as_json:
-        found = {"onnx": str(onnx), "card": str(card), "bytes": size, "difference": worst}
+        found = {
+            "onnx": str(onnx), "card": str(card), "model": model, "bytes": len(made.data),
+            "difference": made.difference, "tried": made.tried, "outputs": names,
+        }  # fmt: skip
         print(json.dumps(found, allow_nan=False))
         return
-    print(f"{onnx}: {in_bytes(size)}; as our own predictions up to {worst:.0e}, in onnxruntime, on rows with "
-          f"unknown categories and missing values\nmodel card: {card}")  # fmt: skip
+    print(f"{onnx}: {model}, {in_bytes(len(made.data))}; as our own predictions up to {made.difference:.0e}, in "
+          f"onnxruntime, on {made.tried}")  # fmt: skip
+    for name, given in names.items():
+        if name != given:
+            print(f"a column is called {name}, so that output is called {given}")
+    print(f"model card: {card}")
+
+
+def _model_of(run: Path, name: str) -> Model:
+    """The run's model in this file."""
+    from ffgb.card import OWN
+    from ffgb.model import Model
+
+    own = Model.load(run)
+    if name == OWN:
+        return own
+    if not (run / name).is_file():
+        raise FFGBError(
+            f"there is no {name} in {run}; ffgb distill {run} makes distilled.safetensors, ffgb reweight {run} "
+            "reweighted.safetensors"
+        )
+    found = Model.load(run / name)
+    if (found.shape, found.classes, found.columns, found.table) != (own.shape, own.classes, own.columns, own.table):
+        raise FFGBError(
+            f"{run / name} has other columns or classes than the model of the run in {run}; name a file that "
+            f"ffgb distill {run} or ffgb reweight {run} wrote"
+        )
+    return found
 
 
 @app.command()
