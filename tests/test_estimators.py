@@ -19,7 +19,7 @@ import pytest
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_wine
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsRegressor
@@ -34,7 +34,7 @@ from ffgb import FFGB, Config, FFGBError, Model, federate, train
 from ffgb.aggregates import Moments
 from ffgb.config import load_data
 from ffgb.data import load_sites
-from ffgb.estimators import EstimatorError, FFGBClassifier, FFGBRegressor
+from ffgb.estimators import EstimatorError, FFGBClassifier, FFGBRegressor, _sites
 from ffgb.features import Flatten
 from ffgb.federation import Target
 from ffgb.learners import adapter
@@ -283,7 +283,24 @@ def test_clones_and_parameters() -> None:
         ({"learner": "tree", "depth": 13}, "has depth 1 … 12"),
         ({"participation": 9}, "participation 9 is neither"),
         ({"client_weights": "rows"}, "client_weights is uniform or size"),
-        ({"random_state": -1}, "seed is -1"),
+        ({"random_state": -1}, "random_state is -1"),
+        ({"learner": "tree", "depth": 2.5}, r"depth is a whole number, not 2\.5"),
+        ({"learner": "tree", "depth": np.float64(2.0)}, r"depth is a whole number, not 2\.0"),
+        ({"rounds": np.float64(2.5)}, r"rounds is a whole number from 1 on, not 2\.5"),
+        ({"rounds": True}, "rounds is a whole number or None, not True"),
+        ({"features": "many"}, "features is a whole number or None, not 'many'"),
+        ({"ridge": "small"}, "ridge is a number or None, not 'small'"),
+        ({"participation": "half"}, "participation is a number or None, not 'half'"),
+        ({"geometry": 3}, "geometry is a name or None, not 3"),
+        ({"learner": "mlp", "hidden": 32}, r"hidden is whole numbers such as \(32, 32\) or None, not 32"),
+        ({"learner": "mlp", "hidden": (32, 2.5)}, r"hidden is whole numbers such as .* not \(32, 2\.5\)"),
+        ({"n_jobs": "two"}, "n_jobs is a whole number or None, not 'two'"),
+        ({"options": "momentum"}, "options is a dictionary such as"),
+        ({"options": {"residual": 1}}, "residual is True or False, not 1"),
+        ({"options": {"momentum": 0.9}}, r"options\['momentum'\] and a batch below 1 are for parametric methods"),
+        ({"options": {np.str_("data"): "digits"}}, "takes no 'data'"),
+        ({"geometry": np.str_("flat")}, "geometry is local or shared, not 'flat'"),
+        ({"loss": "square"}, "the loss 'square' is none for FFGBClassifier; choose auto, cross-entropy, logistic"),
         ({"options": {"rounds": 3}}, "parameter of its own"),
         ({"options": {"data": "digits"}}, "takes no 'data'; it takes aggregate"),
         ({"options": {"categories": ["a"]}}, "columns of a DataFrame"),
@@ -300,7 +317,10 @@ def test_wrong_settings_are_value_errors_that_name_parameters(parameters: dict[s
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
-        (np.zeros(149), "inconsistent"),
+        (np.zeros(149), "clients has 149 entries, which is inconsistent with X; give .* each of the 150 rows"),
+        (5, "clients is 5; give a name or number for each of the 150 rows of X"),
+        (np.array(5), "clients is 5; give"),
+        ("a" * 150, "clients is 'aaa"),
         ([None] * 150, "missing"),
         ([np.nan] * 150, "missing"),
         (pd.array([pd.NA] * 150), "missing"),
@@ -315,8 +335,24 @@ def test_wrong_clients_are_refused(clients: Any, words: str) -> None:
 
 def test_one_class_is_refused() -> None:
     x, _ = iris()
-    with pytest.raises(ValueError, match="one class"):
+    with pytest.raises(ValueError, match=r"y has one class, 0\.0;"):
         FFGBClassifier().fit(x, np.zeros(150))
+    with pytest.raises(ValueError, match="y has one class, 'a';"):
+        FFGBClassifier().fit(x, np.array(["a"] * 150))
+
+
+def test_losses_of_classes_are_none_for_a_regressor() -> None:
+    x, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ValueError, match="'logistic' is none for FFGBRegressor; choose auto, square, huber"):
+        FFGBRegressor(loss="logistic").fit(x, y)
+
+
+def test_names_of_clients_are_plain() -> None:
+    x, y = iris()
+    ids = [np.str_("1"), np.int64(1), np.str_("a")] * 50
+    fitted = FFGBClassifier(**SMALL, warm_start=True).fit(x, y, clients=ids)
+    assert fitted.config_.clients == 3
+    assert _sites(ids, 150)[0] == ("'1'", "1", "'a'")
 
 
 # Rounds
@@ -511,10 +547,49 @@ def test_a_frame_that_cannot_be_used_is_refused() -> None:
         FFGBRegressor(**SMALL).fit(frame, np.where(y == 0, np.nan, y))
 
 
+def test_one_category_may_be_named_as_such() -> None:
+    x, y = iris()
+    frame = pd.DataFrame(x, columns=list("abcd")).assign(age=y % 2)
+    fitted = FFGBClassifier(**SMALL, options={"categories": "age"}).fit(frame, y)
+    assert fitted.model_.columns[-2:] == ("age=0", "age=1")
+    with pytest.raises(ValueError, match=r"categories is names such as \['age'\], not \(4,\)"):
+        FFGBClassifier(**SMALL, options={"categories": [4]}).fit(frame, y)
+
+
 def test_categories_by_dtype() -> None:
     x, y = iris()
     frame = pd.DataFrame(x, columns=list("abcd")).assign(code=pd.Categorical(y % 2))
     assert FFGBClassifier(**SMALL).fit(frame, y).model_.columns[-2:] == ("code=0", "code=1")
+
+
+# ONNX
+
+
+def test_a_fitted_estimator_is_exported(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    x, y = iris()
+    classifier = FFGBClassifier(**SMALL).fit(x, y, clients=y)
+    assert classifier.export(tmp_path / "array.onnx") < 1e-5
+    session = ort.InferenceSession((tmp_path / "array.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    labels, p = session.run(["label", "probabilities"], {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(p, classifier.predict_proba(x), atol=1e-5)
+    assert labels.tolist() == [str(c) for c in classifier.predict(x)]
+
+    frame = pd.concat([part for _, part in sites()], ignore_index=True)
+    named = FFGBClassifier(**SMALL).fit(frame[["age", "job"]], frame["sick"])
+    named.export(str(tmp_path / "frame.onnx"))
+    session = ort.InferenceSession((tmp_path / "frame.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    age, job = frame[["age"]].to_numpy(np.float32), frame[["job"]].fillna("").to_numpy(object)
+    assert session.run(["label"], {"age": age, "job": job})[0].tolist() == named.predict(frame[["age", "job"]]).tolist()
+
+    with pytest.raises(ValueError, match=r"the folder .* does not exist"):
+        named.export(tmp_path / "no" / "model.onnx")
+    with pytest.raises(NotFittedError):
+        clone(named).export(tmp_path / "m.onnx")
+    with pytest.raises(EstimatorError, match="cannot be saved, exported or sent; choose the learner 'tree'"):
+        FFGBClassifier(learner=CART, rounds=1).fit(x, y).export(tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["array.onnx", "frame.onnx"]
 
 
 # Estimators as weak learners

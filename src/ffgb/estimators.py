@@ -6,7 +6,8 @@
 >>> bool(classifier.score(x, y) > 0.9), len(classifier.history_)
 (True, 3)
 
-They train as `ffgb train` does, and `model_` is the model that it would have written, to the bit.  Arrays are numbers,
+They train as `ffgb train` does, and `model_` is the model that it would have written, to the bit.
+`classifier.export("model.onnx")` writes it as a file that runs without ffgb (export.py).  Arrays are numbers,
 as scikit-learn checks them.  The columns of a pandas DataFrame may be text and have missing values: each client says
 what sites say about their files, and all agree on what becomes of each column (data/preprocess.py).
 """
@@ -23,17 +24,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self, final
+from pathlib import Path
+from types import NoneType
+from typing import Any, ClassVar, Self, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from threadpoolctl import threadpool_limits
 
-from ffgb.config import Config, make_algorithm, make_learner, make_loss
+from ffgb.config import REGRESSION_LOSSES, Config, make_algorithm, make_learner, make_loss
 from ffgb.data import Dataset
 from ffgb.data.dataset import CLASSIFICATION, REGRESSION
 from ffgb.data.partition import natural
@@ -58,6 +61,17 @@ ELSEWHERE = ("data", "target", "task", "clients", "split", "similarity", "alpha"
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 NOT_OF_THE_RUN = ("warm_start", "random_state", "n_jobs", "options")
 """Parameters that are no settings of a run."""
+CLASS_LOSSES = ("cross-entropy", "logistic")
+KINDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a name",
+    tuple[int, ...]: "whole numbers such as (32, 32)",
+    tuple[str, ...]: "names such as ['age']",
+    NoneType: "None",
+}
+"""What a setting may be, in words."""
 
 
 @final
@@ -70,8 +84,16 @@ def _as_value_error() -> Iterator[None]:
     try:
         yield
     except FFGBError as error:
-        text = re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))
-        raise EstimatorError(text) from error
+        raise EstimatorError(re.sub(r"--([a-z][a-z-]*)", lambda flag: _parameter(flag[1]), str(error))) from error
+
+
+def _parameter(flag: str) -> str:
+    """What a flag of `ffgb train` is here: a parameter, or one of the options."""
+    name = flag.replace("-", "_")
+    setting = name.removeprefix("no_")
+    if setting in _Federated._get_param_names() or setting not in {f.name for f in dataclasses.fields(Config)}:
+        return name
+    return f"options[{setting!r}]"
 
 
 @final
@@ -194,6 +216,19 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self._progress = _Progress(config, rows, learner, state) if self.warm_start else None
         return self
 
+    def export(self, path: str | Path) -> float:
+        """Write the fitted model as an ONNX file, once that says what the model says; the largest difference.
+
+        The file takes what `fit` took: an array as the float32 input x, (n, columns); of a DataFrame each column as an
+        input of its name, (n, 1), float32 with NaN or text with "" where a value is missing.  It gives label, the class
+        as text, and probabilities in the order of `classes_`; or prediction.  See export.py; it needs ffgb[onnx].
+        """
+        from ffgb.export import export
+
+        check_is_fitted(self)
+        with _as_value_error():
+            return export(self.model_, Path(path))
+
     @abstractmethod
     def _targets(self, y: Array) -> tuple[Array, Array | None]:
         """Checked targets as a data set has them, and their classes."""
@@ -204,23 +239,34 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _config(self, progress: _Progress | None) -> Config:
         """The settings as given; a seed that is drawn stays the same for a warm start."""
+        if not isinstance(self.options, Mapping | None):
+            raise EstimatorError(f"options is a dictionary such as {{'momentum': 0.9}}, not {_plain(self.options)!r}")
         more = dict(self.options or {})
+        if isinstance(named := more.get("categories"), str):  # one name, given as such
+            more["categories"] = (named,)
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in NOT_OF_THE_RUN}
         known = {field.name for field in dataclasses.fields(Config)} - {*ELSEWHERE, *own}
         for name in more.keys() - known:
             hint = "give it as a parameter of its own" if name in own else f"it takes {', '.join(sorted(known))}"
-            raise EstimatorError(f"options takes no {name!r}; {hint}")
+            raise EstimatorError(f"options takes no {_plain(name)!r}; {hint}")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             drawn = check_random_state(seed).randint(2**31 - 1) if progress is None else progress.config.seed
             seed = int(drawn)
-        given = own | more | {"seed": seed}
+        if seed < 0:
+            raise EstimatorError(f"random_state is {seed}; give a whole number from 0 on")
+        given = {name: _plain(value) for name, value in (own | more | {"seed": seed}).items()}
         if not isinstance(self.learner, str):
             given["learner"] = "tree"  # what suits trees suits most learners that are no nets: steps that are shrunk
         for name in ("rounds", "local_steps"):
             if given[name] is not None and not (isinstance(given[name], int | np.integer) and given[name] >= 1):
                 raise EstimatorError(f"{name} is a whole number from 1 on, not {given[name]!r}")
-        return Config(**{name: _plain(value) for name, value in given.items()}, data=("memory",), split="natural")
+        _check_kinds(given)
+        classes = is_classifier(self)
+        if given["loss"] in (REGRESSION_LOSSES if classes else CLASS_LOSSES):
+            fitting = ", ".join(("auto", *(CLASS_LOSSES if classes else REGRESSION_LOSSES)))
+            raise EstimatorError(f"the loss {given['loss']!r} is none for {type(self).__name__}; choose {fitting}")
+        return Config(**given, data=("memory",), split="natural")
 
     def _dataset(self, config: Config, X: Any, y: Any, clients: Any) -> tuple[Dataset, Array | None]:
         """The rows, with who holds them; and the classes."""
@@ -373,7 +419,7 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         check_classification_targets(y)
         classes, indices = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise EstimatorError(f"y has one class, {classes[0]!r}; a classifier needs rows of two at least")
+            raise EstimatorError(f"y has one class, {_plain(classes[0])!r}; a classifier needs rows of two at least")
         return indices.astype(np.int64), classes
 
 
@@ -422,8 +468,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuse settings of the wrong kind, which would fail somewhere else and say little."""
+    hints = get_type_hints(Config)
+    for name, value in given.items():
+        hint = hints[name]
+        kinds = (hint,) if get_origin(hint) is tuple else get_args(hint) or (hint,)
+        if not any(_fits(value, kind) for kind in kinds):
+            words = [KINDS[kind] for kind in kinds if kind is not int or float not in kinds]
+            raise EstimatorError(f"{name} is {' or '.join(words)}, not {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_fits(each, get_args(kind)[0]) for each in value)
+    if isinstance(value, bool):  # else it would pass for a number
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
 def _workers(n_jobs: int | None) -> int:
     """Worker processes, by scikit-learn's rule: −1 is all cores, −2 all but one.  One job needs no process."""
+    if not isinstance(n_jobs, int | np.integer | None) or isinstance(n_jobs, bool):
+        raise EstimatorError(f"n_jobs is a whole number or None, not {_plain(n_jobs)!r}")
     count = n_jobs or 1
     count = count if count > 0 else max(1, (os.cpu_count() or 1) + 1 + count)
     return 0 if count == 1 else count
@@ -452,7 +519,7 @@ def _adapted(estimator: Any, config: Config, dataset: Dataset) -> Learner:
 def _in_full(learner: Any) -> str:
     """A learner with all its parameters: two that are the same read the same."""
     if not hasattr(learner, "get_params") or isinstance(learner, type):
-        return repr(learner)
+        return repr(_plain(learner))
     return f"{type(learner).__name__} {sorted(learner.get_params().items(), key=lambda item: item[0])}"
 
 
@@ -472,8 +539,13 @@ def _sites(clients: Any, n: int) -> tuple[tuple[str, ...], Array]:
     """Names of the clients, in order, and which of them holds each row."""
     if clients is None:
         return ("all",), np.zeros(n, np.int64)
-    ids = clients.tolist() if hasattr(clients, "tolist") else list(clients)
-    check_consistent_length(ids, np.empty(n))
+    each = f"give a name or number for each of the {n} rows of X"
+    ids = clients.tolist() if hasattr(clients, "tolist") else clients
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+        raise EstimatorError(f"clients is {ids!r}; {each}")
+    ids = [name.item() if isinstance(name, np.generic) else name for name in ids]
+    if len(ids) != n:
+        raise EstimatorError(f"clients has {len(ids)} entries, which is inconsistent with X; {each}")
     try:
         distinct = dict.fromkeys(ids)
     except TypeError as error:
