@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 
 import onnxruntime as ort
 
-from ffgb import export
+from ffgb import FFGBClassifier, FFGBRegressor, export
 from ffgb.config import Config
 from ffgb.errors import FFGBError
 from ffgb.functions import from_tensors
@@ -125,8 +125,6 @@ def test_what_has_no_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_estimators_of_others_have_no_form() -> None:
     from sklearn.tree import DecisionTreeRegressor
 
-    from ffgb import FFGBClassifier
-
     x, y = np.random.default_rng(0).standard_normal((40, 2)), np.arange(40) % 2
     fitted = FFGBClassifier(learner=DecisionTreeRegressor(max_depth=2), rounds=2).fit(x, y)
     with pytest.raises(FFGBError, match=r"has no format that is safe to read.*choose the learner 'tree'"):
@@ -154,6 +152,26 @@ def test_columns_may_be_called_what_they_like(tmp_path: Path, numbers: bool) -> 
     session = ort.InferenceSession((tmp_path / "m.onnx").read_bytes(), providers=["CPUExecutionProvider"])
     assert [each.name for each in session.get_outputs()] == list(expected.values())
     assert [each.name for each in session.get_inputs()] == [c.name for c in model.table.columns]
+
+
+def test_names_that_a_file_cannot_have_are_refused() -> None:
+    x, y = np.random.default_rng(0).standard_normal((40, 1)), np.arange(40) % 2
+    blank = pd.DataFrame({"": x[:, 0], "b": y})
+    with pytest.raises(FFGBError, match="a column has no name"):
+        export.to_onnx(FFGBClassifier(learner="linear", rounds=1).fit(blank, y).model_)
+    spaces = pd.DataFrame({"a": x[:, 0], "b": np.where(y == 0, "  ", "there")})
+    with pytest.raises(FFGBError, match="column 'b' has blanks as a category"):
+        export.to_onnx(FFGBClassifier(learner="linear", rounds=1).fit(spaces, y).model_)
+
+
+def test_several_targets(tmp_path: Path) -> None:
+    """Each in its own units, however far they are from 0."""
+    x = np.random.default_rng(0).standard_normal((60, 3))
+    y = np.c_[x.sum(axis=1) * 1e-3, 1e6 + 100.0 * x[:, 0]]
+    fitted = FFGBRegressor(learner="tree", rounds=2, depth=2).fit(x, y)
+    assert fitted.export(tmp_path / "m.onnx") <= export.TOLERANCE
+    (values,) = run((tmp_path / "m.onnx").read_bytes(), {"x": x.astype(np.float32)})
+    np.testing.assert_allclose(values, fitted.predict(x), rtol=1e-6)
 
 
 # The check before a file is written

@@ -183,6 +183,11 @@ def _table(table: Table, g: Graph) -> str:
     blocks, flags = [], []
     for c in table.columns:
         if c.categories is not None:
+            if MISSING in c.categories:
+                raise FFGBError(
+                    f"column {c.name!r} has blanks as a category, and to an ONNX file an empty string is a value that "
+                    "is missing; leave those cells empty and train again"
+                )
             hot = g("OneHotEncoder", c.name, domain="ai.onnx.ml", cats_strings=list(c.categories), zeros=1)
             blocks.append(g.reshape(hot, -1, len(c.categories)))
             continue

@@ -24,6 +24,8 @@ from ffgb.errors import FFGBError
 if TYPE_CHECKING:
     from ffgb.model import Model
 
+RUN_FILES = ("config.json", "summary.json", "clients.json", "metrics.jsonl", "report.html")
+"""What no export may take the place of, besides models."""
 MODULE = Annotated[
     str | None,
     typer.Option(
@@ -100,7 +102,8 @@ def export(
     if onnx.resolve() == card.resolve():
         raise FFGBError(f"{onnx} cannot be both the ONNX file and the model card; choose another --card")
     for path in (onnx, card):
-        if path.exists() and path.resolve().parent == run.resolve() and path.suffix in (".safetensors", ".json"):
+        own = path.suffix == ".safetensors" or path.name in RUN_FILES
+        if own and path.exists() and path.resolve().parent == run.resolve():
             raise FFGBError(f"{path} is a file of the run itself; choose another place")
     loaded = _model_of(run, model)
     with Console(stderr=True).status("exporting"):
