@@ -95,7 +95,7 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
 
 def under(process: subprocess.Popen[bytes], program: str, tries: int = 300) -> int:
     """The process of this name that was started, by whomever, under another; it may be about to be started again."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     table = [line.split(None, 2) for line in found.splitlines()]
     below, new = {process.pid}, {process.pid}
     while new:

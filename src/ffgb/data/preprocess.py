@@ -218,7 +218,8 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
     if pd.api.types.is_bool_dtype(values.dtype):
         values = values.astype(str) if kind == TEXT else values.astype("float64")
     gone = values.isna().to_numpy(bool)
-    gone |= np.array([isinstance(value, str) and not value.strip() for value in values.tolist()], bool)
+    if not pd.api.types.is_numeric_dtype(values.dtype):  # blanks are no text
+        gone = gone | np.array([isinstance(value, str) and not value.strip() for value in values.tolist()], bool)
     if kind != TEXT:
         try:
             numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
