@@ -106,6 +106,8 @@ def train(
         dataset = load_data(config) if elsewhere is None else elsewhere.schema.dataset()
         config, costs = config.resolved(dataset), Costs()
         on_start(config, dataset)
+        if config.precision == "int8" and config.geometry == "shared":
+            log.warning("in a shared geometry int8 may spoil the model (experiments/README.md); float16 does not")
         if elsewhere is not None:
             if config.validation:
                 raise FFGBError("--validation is for training on one machine; give --ridge and --rounds")

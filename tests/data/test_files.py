@@ -398,7 +398,8 @@ def test_text_where_numbers_belong(write: Write) -> None:
     )
     target = write("c.csv", "a,y\n1,low\n2,high\n")
     refused(
-        f"{target}: the target 'y' has text where numbers belong, 'low' in row 1; write numbers there",
+        f"{target}: the target 'y' has text where numbers belong, 'low' in row 1; write numbers there, or leave out "
+        "--task and --loss if these are classes",
         target,
         task="regression",
     )

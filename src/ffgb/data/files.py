@@ -320,10 +320,10 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
     y = _target(frame[target], path, task)
-    if is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
+    if task is None and is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
         raise FFGBError(
             f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "
-            "is it a name or an id? choose another --target"
+            "is it a name or an id? choose another --target, or say --task classification"
         )
     return _Site(path, None, columns, y)
 

@@ -11,10 +11,10 @@ The base is FFGB with K = 2, η₀ = 20, and 200 Adam steps an oracle call.  Eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class Keeping(Oracle):
 class Kept(Algorithm):
     """FFGB with a residual that is kept from round to round."""
 
+    totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = FFGB.totals
     inner: FFGB
 
     @property
