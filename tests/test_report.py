@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -297,6 +298,24 @@ def test_no_folder_of_this_machine_is_shown(tmp_path: Path) -> None:
     (differs,) = (s for s in root.iter("section") if words(s).strip().startswith("What differs"))
     assert "files of the same names with other rows" in words(differs)
     assert "sha256" not in words(differs)
+
+
+def test_how_clients_differ_is_drawn(tmp_path: Path) -> None:
+    """The columns whose means differ most, a dot a client; never of a client with a single row."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((61, 3)) + np.repeat([0.0, 4.0], [30, 31])[:, None] * [0.0, 1.0, 0.2]
+    for name, rows in (("a", slice(30)), ("b", slice(30, 60)), ("c", slice(60, 61))):
+        lines = [",".join(f"{v:.3f}" for v in (*row, row.sum())) for row in x[rows]]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["p,q,<r>,y", *lines]) + "\n")
+    files = tuple(str(tmp_path / f"{name}.csv") for name in "abc")
+    train(Config(data=files, target="y", rounds=1), tmp_path / "run", workers=0)
+    written = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert written["columns"][0]["name"] == "q"
+    assert all(column["means"][2] is None for column in written["columns"])
+    assert written["columns"][0]["means"][1] > 0.7
+    root = parsed(page([tmp_path / "run"]))
+    assert "How clients differ" in words(root)
+    assert sum("fill-opacity" in dot.attrib for dot in root.iter("circle")) == 6
 
 
 def test_what_rounds_note_is_shown(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from ffgb.model import Model
 from ffgb.server import Server
 from ffgb.wire import Message
 
+APART = 12
+"""Columns that are written down."""
+
 
 def described(
     server: Server, model: Model, dataset: Dataset, names: Sequence[str], parts: Sequence[Array] | None
@@ -33,7 +36,14 @@ def described(
             del train["points"]
         rows.append({"name": name, "points": server.points[i], "train": train, "test": test.get(i), **held})
     sent = [asdict(s) for s in server.sent.values()]
-    return {"classes": list(dataset.classes), "clients": rows, "sent": sent, "told": list(dataset.told)}
+    columns = [] if parts is None else _columns(dataset, parts)
+    return {
+        "classes": list(dataset.classes),
+        "clients": rows,
+        "columns": columns,
+        "sent": sent,
+        "told": list(dataset.told),
+    }
 
 
 def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
@@ -45,6 +55,28 @@ def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
         return {"labels": None, "target": None}
     # no least or greatest value, and nothing of a single row: that would be its own
     return {"labels": None, "target": {"mean": float(first.mean()), "std": float(first.std())}}
+
+
+def _columns(dataset: Dataset, parts: Sequence[Array]) -> list[dict[str, Any]]:
+    """The columns of a table whose means differ most between clients, in standard deviations of all rows."""
+    x = dataset.x
+    if x.ndim != 2 or len(dataset.columns) != x.shape[1]:
+        return []
+    mean, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    known = [i for i, rows in enumerate(parts) if len(rows) > 1]  # of one row it would be its own value
+    if len(known) < 2:
+        return []
+    apart = np.stack([x[parts[i]].mean(axis=0, dtype=np.float64) - mean for i in known])
+    apart /= np.where(deviation > 0, deviation, 1.0)
+    most = np.argsort(-np.ptp(apart, axis=0), kind="stable")[:APART]
+    values = dict(zip(known, apart.tolist(), strict=True))
+    return [
+        {
+            "name": dataset.columns[j],
+            "means": [round(values[i][j], 4) if i in values else None for i in range(len(parts))],
+        }
+        for j in most.tolist()
+    ]
 
 
 def _held_out(server: Server, dataset: Dataset) -> dict[int, dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ffgb.report.histogram import histogram
 from ffgb.report.past import Held, Past
 from ffgb.report.pieces import folded, section, side_by_side, tabular
-from ffgb.report.rows import COLUMNS, WRITTEN, bar_rows, heat_map, some_of, target_ranges
+from ffgb.report.rows import COLUMNS, WRITTEN, bar_rows, heat_map, means_apart, some_of, target_ranges
 from ffgb.report.words import KINDS, capital, column_name, escaped, plural, share_text, value_text
 
 WORST = 20
@@ -23,7 +23,7 @@ def who(past: Past) -> str:
     if not past.clients:
         why = "This run does not say who holds what, nor how good its function is for whom: it has no clients.json."
         return section("Clients", note=why)
-    held = f"<div>{_holdings(past.clients, past.classes)}{_told(past.told)}</div>"
+    held = f"<div>{_holdings(past.clients, past.classes)}{_columns(past)}{_told(past.told)}</div>"
     parts = held, _by_client(past.clients, past.sampled)
     return side_by_side(*parts) if len(past.classes) <= 2 * WRITTEN else "".join(parts)
 
@@ -48,6 +48,23 @@ def _holdings(clients: Sequence[Held], classes: Sequence[str]) -> str:
     sized, left_out = some_of(sorted((c for c in clients if c.points is not None), key=lambda c: -(c.points or 0.0)))
     bars = [(c.name, (c.points or 0.0,), f"{c.points:,.0f}") for c in sized]
     return section("Who holds what", bar_rows("Points by client", bars, ("fill",)), note=f"Training points. {left_out}")
+
+
+def _columns(past: Past) -> str:
+    """How far apart clients' columns are, if that is known."""
+    clients = past.clients or ()
+    known = [
+        (name, values)
+        for name, values in past.apart
+        if len(values) == len(clients) and any(v is not None for v in values)
+    ]
+    if not known:
+        return ""
+    note = (
+        "Each dot is a client: the mean of a column at its training points, in standard deviations of all points from "
+        "the mean of all. Shown are the columns that differ most, first the one that does most."
+    )
+    return section("How clients differ", means_apart(known, clients), note=note)
 
 
 def _told(sentences: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ffgb.report.axes import axis_for
-from ffgb.report.past import Held
+from ffgb.report.past import Held, Values
 from ffgb.report.pieces import scrolling
 from ffgb.report.words import KINDS, NAME, escaped, plural, shortened
 
@@ -130,6 +130,26 @@ def target_ranges(rows: Sequence[Held]) -> str:
         parts.append(f'<line class="range" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>')
         parts.append(f'<circle class="fill" cx="{mean}" cy="{y}" r="3.5"/>')
     return _picture(f"Targets of {plural(len(rows), 'client')}", height + 20, "".join(parts))
+
+
+def means_apart(columns: Sequence[tuple[str, Values]], clients: Sequence[Held]) -> str:
+    """A row a column: a dot a client, where its mean is."""
+    plain = dataclasses.replace(KINDS["value"], log=False)
+    axis = axis_for(plain, [value for _, values in columns for value in values], widen=True)
+    left, height, parts = _begin(name for name, _ in columns), LINE * len(columns) + 4, []
+    for tick in axis.ticks:
+        x = _at(axis.at(tick), left, END)
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
+        parts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{plain.short(tick)}</text>')
+    for i, (name, values) in enumerate(columns):
+        y = LINE * i + 9
+        parts.append(_row_name(name, left, y + 4))
+        for client, value in zip(clients, values, strict=True):
+            if value is not None:
+                at = f'cx="{_at(axis.at(value), left, END)}" cy="{y}"'
+                who = f"<title>{escaped(client.name)}: {value:.2f}</title>"
+                parts.append(f'<circle class="fill" fill-opacity=".45" {at} r="3.5">{who}</circle>')
+    return _picture(f"Means of {plural(len(columns), 'column')} by client", height + 20, "".join(parts))
 
 
 def bar_rows(
