@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = sorted(path for folder in ("src", "experiments") for path in (ROOT / folder).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 
@@ -35,11 +35,13 @@ def dangers(tree: ast.AST) -> Iterator[str]:
                 name, of = node.func.attr, ast.unparse(node.func.value)
                 if name == "load" and of in ("np", "numpy") and given.get("allow_pickle") is not False:
                     yield f"{of}.load without allow_pickle=False"
+                if name in ("read_pickle", "to_pickle"):
+                    yield f"{of}.{name}(…)"
                 if (name, of) == ("load", "torch") or (name in ("send", "recv") and not node.keywords):
                     yield f"{of}.{name}(…), which unpickles"  # a Connection's send and recv do, send_bytes does not
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_can_run_what_arrives(path: Path) -> None:
     assert list(dangers(ast.parse(path.read_text()))) == []
 
@@ -47,7 +49,7 @@ def test_no_source_can_run_what_arrives(path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     ["import pickle", "from joblib import load", "eval(text)", "np.load(f)", "np.load(f, allow_pickle=True)",
-     "torch.load(f)", "connection.recv()", "subprocess.run(x, shell=True)"],
+     "torch.load(f)", "pd.read_pickle(f)", "connection.recv()", "subprocess.run(x, shell=True)"],
 )  # fmt: skip
 def test_the_search_finds_them(line: str) -> None:
     assert len(list(dangers(ast.parse(line)))) >= 1
