@@ -10,7 +10,7 @@ run: $(VENV)/installed
 	$(VENV)/bin/ffgb train
 
 test: lint
-	$(DEV)/bin/python -m pytest -n 2 --dist loadfile
+	$(DEV)/bin/python -m pytest -n 3 --dist loadfile
 
 lint: $(DEV)/installed
 	$(DEV)/bin/ruff check .

@@ -17,6 +17,11 @@ settings.load_profile("ffgb")
 ROOT = Path(__file__).parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what takes longest, and mostly waits: real servers.  Another process then has all the rest to do."""
+    items.sort(key=lambda item: "test_deploy" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder with real data; tests that need it are skipped where there is none."""

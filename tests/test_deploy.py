@@ -160,8 +160,8 @@ def here(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
 
 
-def test_a_node_and_the_server_are_killed_and_the_run_is_that_of_those_who_took_part(sites: Path) -> None:
-    """kill -9 of a SuperNode in the middle of a round, and later of the server, with real processes."""
+def test_a_node_is_killed_and_the_run_is_that_of_those_who_took_part(sites: Path) -> None:
+    """kill -9 of a SuperNode in the middle of a round, with real processes; the server goes on, and it comes back."""
     (sites / "run.toml").write_text(CONFIG.replace("rounds = 3", "rounds = 6"))
     port, run = free_port(), sites / "run"
     common = ("--config", "run.toml", "--target", "digit", "--insecure", "--port", port, "--out", "run")
@@ -175,21 +175,15 @@ def test_a_node_and_the_server_are_killed_and_the_run_is_that_of_those_who_took_
         client(sites, port, "east", "--insecure"),
         client(sites, port, "north", "--insecure") as north,
         client(sites, port, "west", "--insecure"),
+        started(sites, "first.log", "server", *options) as server,
     ):
-        with started(sites, "first.log", "server", *options) as server:
-            until(lambda: len(lines()) >= 1, 300, "no round was finished")
-            os.kill(under(north, "flower-supernode"), signal.SIGKILL)
-            until(lambda: any(line["participants"] == 2 for line in lines()), 200, "no one was missed")
-            until(lambda: len(lines()) >= 3 and lines()[-1]["participants"] == 3, 300, "north did not come back")
-            acknowledged = lines()
-            server.kill()
-        until(lambda: not listens(port), 30, "the server's SuperLink outlived it")
-        with started(sites, "second.log", "server", *options) as server:
-            assert server.wait(timeout=400) == 0, (sites / "second.log").read_text()
+        until(lambda: len(lines()) >= 1, 300, "no round was finished")
+        os.kill(under(north, "flower-supernode"), signal.SIGKILL)
+        assert server.wait(timeout=600) == 0, (sites / "first.log").read_text()
     assert "the node ended" in (sites / "north.log").read_text()
     present = [line["participants"] for line in lines()]
     assert len(present) == 6
-    assert lines()[: len(acknowledged)] == acknowledged  # nothing that was written down is lost
+    assert 2 in present
 
     files = tuple(str(sites / f"{name}.csv") for name in NAMES)
     config = Config(data=files, target="digit", learner="linear", geometry="local", rounds=6, schedule="constant")
@@ -227,6 +221,7 @@ def test_with_keys_who_is_killed_comes_back_as_itself(sites: Path) -> None:
             until(lambda: rounds() >= 1, 300, "no round was finished")
             os.kill(under(north, "flower-supernode"), signal.SIGKILL)
             until(lambda: rounds() >= 2, 400, "no round came after the node was killed")
+            acknowledged = (run / "metrics.jsonl").read_text()
             server.kill()
         until(lambda: not listens(port), 30, "the server's SuperLink outlived it")
         with started(sites, "second.log", *command) as server:
@@ -234,6 +229,7 @@ def test_with_keys_who_is_killed_comes_back_as_itself(sites: Path) -> None:
     assert "still waits for this site's last node" in (sites / "north.log").read_text()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["participants"] for line in lines] == [3] * 4
+    assert (run / "metrics.jsonl").read_text().startswith(acknowledged)  # nothing that was written down is lost
     files = tuple(str(sites / f"{name}.csv") for name in NAMES)
     config = Config(data=files, target="digit", learner="linear", geometry="local", rounds=4, schedule="constant")
     assert (run / "model.safetensors").read_bytes() == train(config, workers=0).model.to_bytes()

@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from ffgb import FFGBClassifier, FFGBRegressor, export
 from ffgb.config import Config
+from ffgb.data.preprocess import Column, Table
 from ffgb.errors import FFGBError
 from ffgb.functions import from_tensors
 from ffgb.model import Model
@@ -160,8 +161,12 @@ def test_names_that_a_file_cannot_have_are_refused() -> None:
     with pytest.raises(FFGBError, match="a column has no name"):
         export.to_onnx(FFGBClassifier(learner="linear", rounds=1).fit(blank, y).model_)
     spaces = pd.DataFrame({"a": x[:, 0], "b": np.where(y == 0, "  ", "there")})
+    model = FFGBClassifier(learner="linear", rounds=1).fit(spaces, y).model_
+    assert model.table is not None
+    assert model.table.columns[1].categories == ("there",)  # blanks are missing
+    blanks = Table((Column("a"), Column("b", ("", "there"))))
     with pytest.raises(FFGBError, match="column 'b' has blanks as a category"):
-        export.to_onnx(FFGBClassifier(learner="linear", rounds=1).fit(spaces, y).model_)
+        export.to_onnx(replace(model, table=blanks))
 
 
 def test_several_targets(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ class Display:
             disable=not self.on,
         )
         self.task: TaskID | None = None
+        self.read = ""
+        """How the target of files was read."""
 
     def __enter__(self) -> Display:
         self.progress.start()
@@ -149,8 +151,7 @@ class Display:
         if config.files:  # how a target was read is for its owner to check
             some = ", ".join(dataset.classes[:6]) + ", …" * (len(dataset.classes) > 6)
             what += f" ({some})" if dataset.classes else ""
-            if not self.on:
-                print(f"ffgb: {config.target or 'y'} is read as {what}", file=sys.stderr)
+            self.read = f"{config.target or 'y'} is read as {what}"
         if not self.on:
             return
         self.console.print(
@@ -167,6 +168,9 @@ class Display:
 
     def round(self, metrics: dict[str, Any]) -> None:
         if self.task is None:
+            if self.read:  # once, when it is clear that there will be a result
+                print(f"ffgb: {self.read}", file=sys.stderr)
+            self.read = ""
             return
         models = metrics["models_up"] + metrics["models_down"]
         gamma = "" if metrics["gamma_median"] is None else f"  γ {metrics['gamma_median']:.2f}"
