@@ -283,7 +283,7 @@ def test_what_clients_hold(tmp_path: Path) -> None:
 
 
 def test_no_folder_of_this_machine_is_shown(tmp_path: Path) -> None:
-    files = [f"/home/someone/place {j}/rows.csv" for j in range(5)]
+    files = [f"/srv/someone/place {j}/rows.csv" for j in range(5)]
     runs = [
         made(tmp_path / f"{i}", data=some, sha256={file: f"{i}{file[-10]}" * 32 for file in some})
         for i, some in enumerate((files, files, files[:3]))

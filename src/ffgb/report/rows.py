@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from ffgb.report.axes import axis_for
+from ffgb.report.axes import Axis, axis_for
 from ffgb.report.past import Held, Values
 from ffgb.report.pieces import scrolling
 from ffgb.report.words import KINDS, NAME, escaped, plural, shortened
@@ -113,16 +113,25 @@ def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
     return _picture(title, top + height, content, 100 * width * len(heads) / (END - left))
 
 
+def _ticks(axis: Axis, left: float, height: float) -> list[str]:
+    """Lines down a picture, with their values under it."""
+    parts = []
+    for tick in axis.ticks:
+        x = _at(axis.at(tick), left, END)
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
+        parts.append(
+            f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{axis.kind.short(tick)}</text>'
+        )
+    return parts
+
+
 def target_ranges(rows: Sequence[Held]) -> str:
     """A row a client: the mean of its targets, and a standard deviation to either side."""
     plain = dataclasses.replace(KINDS["value"], log=False)
     spans = [tuple(c.target["mean"] + way * c.target["std"] for way in (-1, 0, 1)) for c in rows]
     axis = axis_for(plain, [value for span in spans for value in span], widen=True)
-    left, height, parts = _begin(c.name for c in rows), LINE * len(rows) + 4, []
-    for tick in axis.ticks:
-        x = _at(axis.at(tick), left, END)
-        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
-        parts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{plain.short(tick)}</text>')
+    left, height = _begin(c.name for c in rows), LINE * len(rows) + 4
+    parts = _ticks(axis, left, height)
     for i, (client, span) in enumerate(zip(rows, spans, strict=True)):
         y = LINE * i + 9
         low, mean, high = (_at(axis.at(value), left, END) for value in span)
@@ -136,11 +145,8 @@ def means_apart(columns: Sequence[tuple[str, Values]], clients: Sequence[Held]) 
     """A row a column: a dot a client, where its mean is."""
     plain = dataclasses.replace(KINDS["value"], log=False)
     axis = axis_for(plain, [value for _, values in columns for value in values], widen=True)
-    left, height, parts = _begin(name for name, _ in columns), LINE * len(columns) + 4, []
-    for tick in axis.ticks:
-        x = _at(axis.at(tick), left, END)
-        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
-        parts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{height + 14}">{plain.short(tick)}</text>')
+    left, height = _begin(name for name, _ in columns), LINE * len(columns) + 4
+    parts = _ticks(axis, left, height)
     for i, (name, values) in enumerate(columns):
         y = LINE * i + 9
         parts.append(_row_name(name, left, y + 4))
