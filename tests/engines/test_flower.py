@@ -60,9 +60,9 @@ def files(tmp_path: Path) -> list[Path]:
 class Sites:
     """A grid of three real sites: what `ffgb client` holds behind its socket, and what Flower runs in front of it."""
 
-    def __init__(self, files: list[Path]) -> None:
+    def __init__(self, files: list[Path], target: str | None = "kind") -> None:
         self.held = ExitStack()
-        self.attendants = {100 + i: Attendant(Site(path.stem, path, "kind")) for i, path in enumerate(files)}
+        self.attendants = {100 + i: Attendant(Site(path.stem, path, target)) for i, path in enumerate(files)}
         nodes = {}
         for node, attendant in self.attendants.items():
             home = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
@@ -83,11 +83,18 @@ def sites(files: list[Path]) -> Iterator[Sites]:
 
 
 def over_flower(
-    grid: InProcessGrid, config: Config, out: Path | None = None, deadline: float = 5.0, minimum: int = 1, **more: Any
+    grid: InProcessGrid,
+    config: Config,
+    out: Path | None = None,
+    *,
+    deadline: float = 5.0,
+    minimum: int = 1,
+    target: str | None = "kind",
+    **more: Any,
 ) -> Result:
     counted = Counted(grid)
     found = gather(counted, len(SITES), 5.0)
-    schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
+    schema = Schema.of({name: columns for name, (_, columns) in found.items()}, target)
     nodes = {name: node for name, (node, _) in found.items()}
     engine = FlowerEngine.of_sites(counted, nodes, schema, config.seed, deadline)
     return train(config, out, elsewhere=Elsewhere(engine, schema, minimum), **more)
@@ -170,6 +177,39 @@ def test_the_model_is_that_of_one_machine_to_the_bit(job: str, files: list[Path]
             patch.setattr(flower, "simulation", lambda *_, engine=engine: nullcontext(engine))
             simulated = train(config, engine="flower")
         assert simulated.model.to_bytes() == here.model.to_bytes()
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "numbers": {"rounds": 3},
+    "numbers, ffgb-l": {"algorithm": "ffgb-l", "learner": "linear", "rounds": 5},
+    "numbers, ffgb-l, a net": {"algorithm": "ffgb-l", "learner": "mlp", "rounds": 3, "oracle_steps": 20},
+    "images": {"rounds": 2, "features": 64},
+    "images, cnn": {"rounds": 2, "learner": "cnn", "oracle_steps": 3},
+    "images, cnn, fedavg": {"rounds": 2, "algorithm": "fedavg", "learner": "cnn"},
+}
+
+
+@pytest.mark.parametrize("job", OTHERS)
+def test_numbers_to_predict_and_images_too(job: str, tmp_path: Path) -> None:
+    if "cnn" in job:
+        pytest.importorskip("torch")
+    files, target = [], "kind" if job.startswith("numbers") else None
+    for i, name in enumerate(SITES):
+        rng = np.random.default_rng(i)
+        if target:
+            x = rng.standard_normal((40, 3))
+            rows = [",".join(f"{v:.4f}" for v in (*row, row.sum() + 0.1 * row[0] ** 2)) for row in x]
+            files.append(tmp_path / f"{name}.csv")
+            files[-1].write_text("\n".join(["p,q,r,kind", *rows]) + "\n")
+        else:
+            y = rng.integers(0, 2, 30)
+            x = (rng.random((30, 1, 28, 28)) * (1 + y[:, None, None, None]) * 100).astype(np.uint8)
+            files.append(tmp_path / f"{name}.npz")
+            np.savez(files[-1], x=x, y=y)
+    here = train(Config(data=tuple(map(str, files)), target=target, **OTHERS[job]), workers=0)
+    with (sites := Sites(files, target)).held:
+        there = over_flower(sites.grid, Config(data="sites", **OTHERS[job]), target=target)
+    assert there.model.to_bytes() == here.model.to_bytes()
 
 
 LINEAR = Config(data="sites", learner="linear", geometry="local", rounds=6, local_steps=1, schedule="constant")
