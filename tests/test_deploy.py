@@ -28,7 +28,7 @@ from ffgb.errors import FFGBError
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.server import Server
-from ffgb.training import make_holdings, make_parts, train
+from ffgb.training import make_holdings, make_parts
 from ffgb.wire import Message
 from tests.conftest import ROOT
 from tests.engines.faults import Faulty
@@ -201,38 +201,6 @@ def test_a_node_is_killed_and_the_run_is_that_of_those_who_took_part(sites: Path
         state = after
     (here,), (there,) = state.result.tensors().values(), Model.load(run).f.tensors().values()
     np.testing.assert_array_equal(here.astype(np.float32), there)  # as models are stored
-
-
-def test_with_keys_who_is_killed_comes_back_as_itself(sites: Path) -> None:
-    """Where all must answer, a round waits for a killed node, which Flower lets in again under its key; and a killed
-    server finds its sites again.  The model is that of one machine."""
-    (sites / "run.toml").write_text(CONFIG.replace("rounds = 3", "rounds = 4"))
-    make_keys(sites / "keys", "127.0.0.1", NAMES)
-    port, run = free_port(), sites / "run"
-    options = ("--clients", 3, "--config", "run.toml", "--target", "digit", "--tls", "keys", "--port", port)
-    command = ("server", *options, "--deadline", 60, "--out", "run")
-
-    def rounds() -> int:
-        file = run / "metrics.jsonl"
-        return len(file.read_text().splitlines()) if file.exists() else 0
-
-    with client(sites, port, "east"), client(sites, port, "north") as north, client(sites, port, "west"):
-        with started(sites, "first.log", *command) as server:
-            until(lambda: rounds() >= 1, 300, "no round was finished")
-            os.kill(under(north, "flower-supernode"), signal.SIGKILL)
-            until(lambda: rounds() >= 2, 400, "no round came after the node was killed")
-            acknowledged = (run / "metrics.jsonl").read_text()
-            server.kill()
-        until(lambda: not listens(port), 30, "the server's SuperLink outlived it")
-        with started(sites, "second.log", *command) as server:
-            assert server.wait(timeout=400) == 0, (sites / "second.log").read_text()
-    assert "still waits for this site's last node" in (sites / "north.log").read_text()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["participants"] for line in lines] == [3] * 4
-    assert (run / "metrics.jsonl").read_text().startswith(acknowledged)  # nothing that was written down is lost
-    files = tuple(str(sites / f"{name}.csv") for name in NAMES)
-    config = Config(data=files, target="digit", learner="linear", geometry="local", rounds=4, schedule="constant")
-    assert (run / "model.safetensors").read_bytes() == train(config, workers=0).model.to_bytes()
 
 
 def test_a_server_is_reached_by_a_name_in_its_certificate(tmp_path: Path) -> None:
