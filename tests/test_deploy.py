@@ -141,7 +141,7 @@ def test_the_tutorial_as_written_and_a_key_that_no_one_knows(tmp_path: Path) -> 
         held.enter_context(started(tmp_path, "impostor.log", *impostor[1:]))
         for j, command in enumerate(long[1:]):
             held.enter_context(started(tmp_path, f"client{j}.log", *command[1:]))
-        code = server.wait(timeout=600)  # on two quiet cores it takes one minute
+        code = server.wait(timeout=600)  # two minutes when little else runs, over four on a busy machine
     text = (tmp_path / "server.log").read_text()
     assert code == 0, text
     assert "round 3 of 3" in text
