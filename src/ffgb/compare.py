@@ -22,6 +22,7 @@ from typing import Any, final
 from ffgb.config import ALGORITHMS, PARAMETRIC, Config, load_data
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError
+from ffgb.machine import cores
 from ffgb.training import train
 from ffgb.tuning import tune
 
@@ -137,7 +138,7 @@ def compare(
         method, config, folder = item
         return _run(method, config, folder, budget, unit, on_news, running)
 
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(jobs or cores()) as pool:
         try:
             lines = list(pool.map(run, work))
         except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end

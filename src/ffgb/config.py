@@ -37,8 +37,8 @@ from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
+from ffgb.machine import available
 from ffgb.maps import FOURIER, PATCHES, Maps, Space, default_map
-from ffgb.memory import available
 from ffgb.robust import AGGREGATES
 from ffgb.schedules import Constant, Power, Schedule, Theorem
 from ffgb.server import Learner

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +46,7 @@ from ffgb.features import Flatten
 from ffgb.federation import Update
 from ffgb.functions import Array, OpenSum
 from ffgb.learners.adapter import INSTEAD, Adapter, Resident
+from ffgb.machine import cores
 from ffgb.model import Model
 from ffgb.server import Costs, Learner, Server, State, spent
 from ffgb.training import make_holdings, make_parts, rounds_of
@@ -492,7 +492,7 @@ def _workers(n_jobs: int | None) -> int:
     if not isinstance(n_jobs, int | np.integer | None) or isinstance(n_jobs, bool):
         raise EstimatorError(f"n_jobs is a whole number or None, not {_plain(n_jobs)!r}")
     count = n_jobs or 1
-    count = count if count > 0 else max(1, (os.cpu_count() or 1) + 1 + count)
+    count = count if count > 0 else max(1, cores() + 1 + count)
     return 0 if count == 1 else count
 
 

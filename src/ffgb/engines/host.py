@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterable, Iterator
 from typing import final
@@ -12,11 +11,11 @@ import numpy as np
 from ffgb.aggregates import Statistic
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation import Client, Job, Update
-from ffgb.memory import physical
+from ffgb.machine import cores, physical
 from ffgb.recipes import build
 from ffgb.wire import Message, decode, encode
 
-KEPT = physical() // (2 * (os.cpu_count() or 1))
+KEPT = physical() // (2 * cores())
 """Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 

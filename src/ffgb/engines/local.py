@@ -26,6 +26,7 @@ from ffgb.engines import Engine
 from ffgb.engines.host import Host
 from ffgb.errors import FFGBError
 from ffgb.functions import Array
+from ffgb.machine import cores
 from ffgb.wire import Message, decode, encode
 
 log = logging.getLogger("ffgb")
@@ -205,7 +206,7 @@ class LocalEngine(Engine):
 
 def local_engine(holdings: Sequence[Holding], workers: int | None = None, modules: Sequence[str] = ()) -> Engine:
     """The engine for this machine: as many workers as cores, or as many as asked for; 0 means in this process."""
-    count = os.cpu_count() or 1 if workers is None else workers
+    count = cores() if workers is None else workers
     if count < 0:
         raise FFGBError(f"the number of workers must not be negative, not {count}")
     return LocalEngine(holdings, count, modules) if count else InProcess(holdings)

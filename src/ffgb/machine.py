@@ -1,9 +1,16 @@
-"""How much memory this machine has, so that what cannot fit is refused before any work instead of killed in it."""
+"""What this process may use of the machine: memory, so that what cannot fit is refused before any work, and cores."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def cores() -> int:
+    """Cores that this process may run on: all, or those that taskset, a scheduler or a container leaves it."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def physical() -> int:
