@@ -87,7 +87,9 @@ def test_images(learner: str, tmp_path: Path) -> None:
     for i in range(2):
         np.savez(tmp_path / f"{i}.npz", x=x[i::2], y=y[i::2])
         files.append(str(tmp_path / f"{i}.npz"))
-    more: dict[str, Any] = {"oracle_steps": 5} if learner == "cnn" else {"features": 64, "map": "patches"}
+    more: dict[str, Any] = (
+        {"oracle_steps": 5, "hidden": (7, 5, 3)} if learner == "cnn" else {"features": 64, "map": "patches"}
+    )
     model = train(Config(data=tuple(files), learner=learner, rounds=2, **more), workers=0).model
     _, p = run(export.to_onnx(model), {"x": x})
     np.testing.assert_allclose(p, model.predict_proba(x), atol=1e-5)

@@ -518,7 +518,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
             *(scaled(ask), outputs, config.hidden or ()), **oracle
         ),
         "tree": lambda ask: Tree(Flatten(space.inputs), outputs, config.depth),
-        "cnn": lambda ask: Net(space.shape, outputs, "cnn", **oracle),
+        "cnn": lambda ask: Net(space.shape, outputs, "cnn", hidden=config.hidden or (), **oracle),
     }
     if ":" in config.learner:
         families[config.learner] = lambda ask: Net(space.shape, outputs, config.learner, scaled=scaled(ask), **oracle)

@@ -367,7 +367,7 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     - geometry: "shared", to fit in L² of all clients' points, or "local", of each client's own.
     - loss: "auto", "cross-entropy", "logistic", "square" or "huber".
     - map, features, ridge: the feature map, how many features it has, and the oracle's ridge (features, linear).
-    - hidden, oracle_steps, learning_rate, batch: the net and how it is fitted (mlp).
+    - hidden, oracle_steps, learning_rate, batch: the net and how it is fitted (mlp, cnn).
     - depth: of trees (tree).
     - participation: clients that are sampled a round, a number such as 5 or a share such as 0.5.
     - client_weights: "uniform" or "size".

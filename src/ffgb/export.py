@@ -443,10 +443,10 @@ def _(family: Net, stack: Mapping[str, Array], g: Graph, z: str) -> str:
         x = g("Conv", x, weight.reshape(-1, *weight.shape[2:]), bias.reshape(-1), group=groups)
         x = g("Relu", g("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
     h = g("Transpose", g.reshape(x, 0, m, -1), perm=[1, 0, 2])
-    for layer in ("fc1", "fc2", "fc3"):
-        weight, bias = stack[f"{layer}.weight"], stack[f"{layer}.bias"]
+    for number in range(1, len(family.hidden) + 2):
+        weight, bias = stack[f"fc{number}.weight"], stack[f"fc{number}.bias"]
         h = g("Add", g("MatMul", h, np.ascontiguousarray(weight.transpose(0, 2, 1))), bias[:, None, :])
-        h = g("Relu", h) if layer != "fc3" else h
+        h = g("Relu", h) if number <= len(family.hidden) else h
     return h
 
 

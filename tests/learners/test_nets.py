@@ -27,12 +27,15 @@ def problem(n: int, shape: tuple[int, ...] = SMALL, outputs: int = 3) -> tuple[A
     return rng.standard_normal((n, *shape)).astype(np.float32), rng.standard_normal((n, outputs))
 
 
-def plain(shape: tuple[int, ...], outputs: int, member: Parameters | None = None) -> nn.Sequential:
+def plain(
+    shape: tuple[int, ...], outputs: int, member: Parameters | None = None, hidden: tuple[int, int] = (32, 32)
+) -> nn.Sequential:
     """The tutorial's net, as the tutorial has it."""
     c, h, w = shape
     pool, relu = nn.MaxPool2d(2), nn.ReLU()
     flat = 16 * (((h - 4) // 2 - 4) // 2) * (((w - 4) // 2 - 4) // 2)
-    layers = [nn.Conv2d(c, 6, 5), nn.Conv2d(6, 16, 5), nn.Linear(flat, 32), nn.Linear(32, 32), nn.Linear(32, outputs)]
+    u, v = hidden
+    layers = [nn.Conv2d(c, 6, 5), nn.Conv2d(6, 16, 5), nn.Linear(flat, u), nn.Linear(u, v), nn.Linear(v, outputs)]
     a, b, d, e, f = layers
     if member is not None:
         for name, layer in zip(("conv1", "conv2", "fc1", "fc2", "fc3"), layers, strict=True):
@@ -78,6 +81,17 @@ def test_values_are_those_of_the_plain_net(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
         alone = family.members({name: p[None] for name, p in net.items()}, x)[0]
         np.testing.assert_array_equal(value, alone)
+
+
+def test_hidden_sizes_are_those_asked_for() -> None:
+    # NIID-Bench's net: 120 and 84
+    family, (x, _) = Net((3, 32, 32), 10, hidden=(120, 84)), problem(9, (3, 32, 32))
+    assert family.size == 6 * 76 + 16 * 151 + 401 * 120 + 121 * 84 + 85 * 10
+    net = family.initial(np.random.default_rng(0))
+    values = family.members({name: p[None] for name, p in net.items()}, x)[0]
+    reference = plain(family.shape, 10, net, family.hidden)(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(values, reference, rtol=1e-4, atol=1e-5)
+    assert Net((1, 16, 16), 2, hidden=()).spec["fc1.weight"] == ((2, 16), "float32")
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 21])

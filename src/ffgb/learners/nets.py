@@ -17,7 +17,7 @@ import numpy as np
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features import FeatureMap, Flatten
 from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, Parameters, Walk
-from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval
+from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval, layers
 from ffgb.trust import named
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ POINTS_IN_A_PASS = 128
 class Net(Family):
     """A torch module on points of one shape, fitted by Adam.
 
-    "cnn" is the net of the PyTorch tutorial on CIFAR-10 with hidden sizes 32, 32, as in the paper's appendix B; it
+    "cnn" is the net of the PyTorch tutorial on CIFAR-10, with hidden sizes 32, 32 as in the paper's appendix B; it
     takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known (trust.py).
     Their parameters travel by the names torch gives them, as float32.  Modules with buffers (the running means of a
     BatchNorm) are refused: buffers are no parameters, and what should a sum of functions do with them.
@@ -53,6 +53,8 @@ class Net(Family):
     batch: int = 128
     scaled: FeatureMap | None = None
     """What scales the inputs, for tables; images come scaled."""
+    hidden: tuple[int, ...] = (32, 32)
+    """Sizes of the layers between the convolutions and the outputs (cnn); other modules have their own."""
 
     @property
     def features(self) -> FeatureMap:  # type: ignore[override]
@@ -121,7 +123,7 @@ class Net(Family):
 
     def _build(self) -> torch.nn.Module:
         """A freshly initialised module, in float32."""
-        factory = _cnn() if self.module == "cnn" else named(self.module, "--learner")
+        factory = _cnn(self.hidden) if self.module == "cnn" else named(self.module, "--learner")
         try:
             module = factory(self.shape, self.outputs).float()
         except FFGBError:
@@ -268,12 +270,13 @@ def _flattened(module: torch.nn.Module) -> torch.Tensor:
 
 
 @cache
-def _cnn() -> Factory:
+def _cnn(hidden: tuple[int, ...]) -> Factory:
     """The class of the built-in net, made when torch is there.
 
-    The net is convolution 5×5 to 6 channels, pooling, convolution 5×5 to 16, pooling, 32, 32, outputs.  Written down
-    like that, it runs at a seventh of the speed of the machine: 3 and 6 channels fill no vector register, and pooling
-    goes through memory pixel by pixel.  Two rearrangements, which change nothing but the order of summation, help.
+    The net is convolution 5×5 to 6 channels, pooling, convolution 5×5 to 16, pooling, hidden layers, outputs.  Written
+    down like that, it runs at a seventh of the speed of the machine: 3 and 6 channels fill no vector register, and
+    pooling goes through memory pixel by pixel.  Two rearrangements, which change nothing but the order of summation,
+    help.
 
     * Pooling takes the maximum of a convolution at 2×2 neighbouring places.  The same numbers are the channels of one
       convolution of stride 2 whose kernels are the given one, shifted to each place in a frame of zeros; the maximum
@@ -322,8 +325,8 @@ def _cnn() -> Factory:
             # What remains after two times a margin of 4 and halving; and the pixels that this depends on.
             self.height, self.width = (((side - 4) // 2 - 4) // 2 for side in size)
             self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
-            self.fc1 = nn.Linear(16 * self.height * self.width, 32)
-            self.fc2, self.fc3 = nn.Linear(32, 32), nn.Linear(32, outputs)
+            for number, (units, inputs) in enumerate(layers(16 * self.height * self.width, hidden, outputs), 1):
+                self.add_module(f"fc{number}", nn.Linear(inputs, units))
             self.places1, self.places2 = shifted(self.conv1.weight, 4), shifted(self.conv2.weight, 2)
 
         def arrange(self, x: Array) -> Array:
@@ -332,7 +335,9 @@ def _cnn() -> Factory:
         def forward(self, x: Tensor) -> Tensor:
             x = pooled(pooled(x, self.conv1, self.places1), self.conv2, self.places2)
             x = x.permute(0, 3, 1, 2).flatten(1)
-            y: Tensor = self.fc3(nn.functional.relu(self.fc2(nn.functional.relu(self.fc1(x)))))
+            for number in range(1, len(hidden) + 1):
+                x = nn.functional.relu(self.get_submodule(f"fc{number}")(x))
+            y: Tensor = self.get_submodule(f"fc{len(hidden) + 1}")(x)
             return y
 
     return CNN
