@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,25 @@ def test_budgets_are_kept_and_runs_go_on(budget: str, tmp_path: Path) -> None:
     assert time.perf_counter() > began
 
 
+def test_a_folder_is_of_one_comparison(tmp_path: Path) -> None:
+    methods, options = [Method.read("fedavg"), Method.read("ffgb")], {"seeds": 1, "tuned": False}
+    short = compare(methods[:1], BASE, Budget("rounds", 2), tmp_path, **options)
+    # more methods, seeds and rounds may come
+    found = compare(methods, BASE, Budget("rounds", 4), tmp_path, seeds=2, tuned=False)
+    assert [len(r["rounds"]) for m in found["methods"] for r in m["runs"]] == [4, 4, 4, 4]
+    assert found["methods"][0]["runs"][0]["rounds"][:2] == short["methods"][0]["runs"][0]["rounds"]
+    assert compare(methods[:1], BASE, Budget("rounds", 2), tmp_path, **options) == short
+    # results of other settings must not be told as those of today
+    for other, what in ((replace(BASE, data=("digits",)), "data"), (replace(BASE, clients=4), "clients 3, not 4")):
+        with pytest.raises(FFGBError, match=what):
+            compare(methods, other, Budget("rounds", 2), tmp_path, **options)
+    with pytest.raises(FFGBError, match="tuned False, not True"):
+        compare(methods, BASE, Budget("rounds", 2), tmp_path, seeds=1)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(FFGBError, match="something else"):
+        compare(methods, BASE, Budget("rounds", 2), tmp_path, **options)
+
+
 def test_step_sizes_are_tuned_by_the_same_rule_and_remembered(tmp_path: Path) -> None:
     methods = [Method.read("fedavg"), Method.read("ffgb")]
     found = compare(methods, BASE, Budget("rounds", 3), tmp_path, seeds=1)
@@ -75,6 +95,7 @@ def test_step_sizes_are_tuned_by_the_same_rule_and_remembered(tmp_path: Path) ->
     tuned = json.loads((tmp_path / "fedavg-mlp" / "tuned.json").read_text())
     assert fedavg["step_size"] == tuned["step_size"] > 0
     assert ffgb["step_size"] is None  # it searches in every round
+    assert not (tmp_path / "fedavg-mlp" / "tuning").exists()
     config = json.loads((tmp_path / "fedavg-mlp" / "0" / "config.json").read_text())
     assert config["step_size"] == tuned["step_size"]
 

@@ -6,7 +6,10 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,28 @@ def test_candidates_go_on_as_if_nobody_had_trained_between() -> None:
     one = tune(config, 2, workers=2)
     assert [s["loss"] for s in one.scores if s["step_size"] == found.step_size] == alone
     assert len(alone) >= 3
+
+
+@pytest.mark.parametrize("algorithm", ["ffgb", "mime", "scaffold"])
+def test_a_race_that_was_stopped_goes_on(algorithm: str, tmp_path: Path) -> None:
+    config = Config(data="wine", clients=3, algorithm=algorithm, learner="mlp", oracle_steps=20)
+    whole = tune(config, 2, workers=0)
+    half, again = list[dict[str, Any]](), list[dict[str, Any]]()
+
+    def stop(score: dict[str, Any]) -> None:
+        half.append(score)
+        if len(half) == 11:  # in the second rung
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(config, 2, workers=0, out=tmp_path, on_score=stop)
+    trained = {f: f.stat().st_mtime_ns for f in tmp_path.glob("*/metrics.jsonl")}
+    assert tune(config, 2, workers=0, out=tmp_path, on_score=again.append) == whole
+    assert again[:11] == half
+    dropped = [f for f, when in trained.items() if f.stat().st_mtime_ns == when]
+    assert dropped  # those of the worse half that did not diverge had no more rounds
+    with pytest.raises(FFGBError, match="other settings"):
+        tune(replace(config, similarity=0.2), 2, workers=0, out=tmp_path)
 
 
 def test_what_has_no_step_size_is_refused() -> None:

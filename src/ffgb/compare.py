@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -110,7 +111,6 @@ def compare(
     """Run all methods, and say how good each is within the budget."""
     if len(set(methods)) < len(methods):
         raise FFGBError("a method is named twice")
-    out.mkdir(parents=True, exist_ok=True)
     dataset = load_data(base)
     configs = {}
     for method in methods:
@@ -121,6 +121,7 @@ def compare(
             config = replace(config, rounds=10_000, stop=False)
         config.resolved(dataset)  # what does not fit is said before any work
         configs[method] = config
+    _settled(out, base, tuned)
     steps = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
     work = []
     for method, config in configs.items():
@@ -159,10 +160,38 @@ def compare(
         "tuned": tuned,
         "methods": results,
     }
-    temporary = out / "compare.json.tmp"
-    temporary.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
-    temporary.replace(out / "compare.json")
+    _write(out / "compare.json", found)
     return found
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    """All of it or nothing."""
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    temporary.replace(file)
+
+
+def _settled(out: Path, base: Config, tuned: bool) -> None:
+    """The folder is of these settings from now on; methods, seeds and budgets may be added.
+
+    What lies there is told as the result of the settings of today, so it must not be that of others.
+    """
+    # as JSON has it, so that what was read is like what is said; seeds and rounds are each run's own
+    settings = {**base.to_json(), "seed": None, "rounds": None, "tuned": tuned}
+    now: dict[str, Any] = json.loads(json.dumps(settings))
+    file = out / "settings.json"
+    if not file.exists():
+        if out.exists() and any(out.iterdir()):
+            raise FFGBError(f"{out} holds something else than a comparison; choose another --out")
+        _write(file, now)
+        return
+    before: dict[str, Any] = json.loads(file.read_text())
+    for name in (*now, *before):
+        if name != "versions" and before.get(name) != now.get(name):
+            raise FFGBError(
+                f"{out} holds a comparison with {name} {before.get(name)}, not {now.get(name)}; choose another --out"
+            )
 
 
 def _tuned(method: Method, config: Config, dataset: Dataset, out: Path, on_news: Callable[[str], None]) -> float | None:
@@ -173,9 +202,10 @@ def _tuned(method: Method, config: Config, dataset: Dataset, out: Path, on_news:
     file = out / method.name.replace(":", "-") / "tuned.json"
     if not file.exists():
         on_news(f"tuning {method.name}")
-        found = tune(replace(config, rounds=None), dataset=dataset)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(dataclasses.asdict(found), allow_nan=False) + "\n")
+        race = file.with_name("tuning")
+        found = tune(replace(config, rounds=None), dataset=dataset, out=race)
+        _write(file, dataclasses.asdict(found))
+        shutil.rmtree(race, ignore_errors=True)
     return float(json.loads(file.read_text())["step_size"])
 
 
@@ -236,14 +266,16 @@ def _main() -> None:
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
     config, out, budget = Config(**values), Path(job["out"]), Budget(**job["budget"])
     seen: list[dict[str, Any]] = []
-    before = 0.0
-    resume = (out / "config.json").exists()
+    resume, done = (out / "config.json").exists(), (out / "summary.json").exists()
     if resume:
-        for text in (out / "metrics.jsonl").read_text().splitlines():
-            seen.append(json.loads(text))
-        before = sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"]
-        config = Config.from_json(json.loads((out / "config.json").read_text()))
-    spent = [before]
+        if (out / "metrics.jsonl").exists():  # else it was stopped in its first round
+            seen = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+        there = Config.from_json(json.loads((out / "config.json").read_text()))
+        if (config.rounds or 0) > (there.rounds or 0):
+            config, done = replace(there, rounds=config.rounds), False
+        else:
+            config = there
+    spent = [sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"] if seen else 0.0]
 
     def over() -> bool:
         return bool(seen) and not budget.allows(costs(seen[-1], spent[0], job["unit"]))
@@ -253,7 +285,7 @@ def _main() -> None:
         seen.append(line)
 
     try:
-        if not (resume and ((out / "summary.json").exists() or over())):
+        if not (done or over()):
             train(config, out, resume=resume, workers=0, on_round=note, should_stop=over)
     except FFGBError as error:
         print(f"ffgb: {error}", file=sys.stderr)

@@ -3,8 +3,8 @@
 Nine step sizes, each twice the one before, around the method's default.  All train for some rounds; the worse half is
 dropped, the others go on for as many rounds again as they have had, until one is left.  Clients report sums of score
 and loss over a share of their own rows that they did not train on; between scores that cannot be told apart on so many
-rows the loss decides.  Jamieson & Talwalkar, "Non-stochastic best arm
-identification and hyperparameter optimization", AISTATS 2016.
+rows the loss decides.  Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
+AISTATS 2016.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.data import Dataset
 from ffgb.engines.local import Holding, local_engine
 from ffgb.errors import DivergedError, FFGBError
+from ffgb.runs import Run
 from ffgb.server import Server, State
 from ffgb.training import make_parts
 from ffgb.validation import set_aside
@@ -39,17 +41,54 @@ class Tuned:
     """It is the smallest or largest that was tried: a wider search may find better."""
 
 
+@final
+class _Candidate:
+    """A step size in the race: how far its training is, and the folder that it goes on from."""
+
+    def __init__(self, config: Config, folder: Path | None, start: Callable[[Config], State]) -> None:
+        self.config, self.folder = config, folder
+        self.metrics: list[dict[str, Any]] = []
+        saved = None
+        if folder is not None and (folder / "config.json").exists():
+            run = Run.open(folder)
+            if Config.from_json(run.config) != config:
+                raise FFGBError(f"{folder.parent} holds a race with other settings; choose another --out")
+            saved = run.load()
+        if saved is None:
+            self.state = start(config)
+        else:
+            self.state, self.metrics, _ = saved
+
+    def train(self, server: Server, T: int) -> tuple[float, float]:
+        """On to round T, or from where it is if that is further: what is to be small then."""
+        try:
+            if self.state.t < T:
+                server.take_up(self.state)
+            for state, line in server.rounds(self.state, T):
+                self.state = state
+                self.metrics.append(line)
+                if self.folder is not None:
+                    there = (self.folder / "config.json").exists()
+                    run = Run.open(self.folder) if there else Run.create(self.folder, self.config.to_json())
+                    run.save(state, self.metrics, 0.0)
+        except DivergedError:
+            return math.inf, math.inf
+        return _badness(self.metrics[T - 1])
+
+
 def tune(
     config: Config,
     rounds: int = 4,
     *,
+    out: Path | None = None,
     dataset: Dataset | None = None,
     workers: int | None = None,
     on_score: Callable[[dict[str, Any]], None] = lambda score: None,
 ) -> Tuned:
     """The best step size for a configuration; the first rung has so many rounds.
 
-    With nine candidates that is 9 + 5 + 2·3 + 4·2 + … rounds' worth: the same number for every method.
+    With nine candidates that is 9 + 5 + 2·3 + 4·2 + … rounds' worth: the same number for every method.  With `out`,
+    every candidate is kept there as a run of its own, and the race goes on where it was stopped.
     """
     dataset = dataset or load_data(config)
     config = replace(config, rounds=rounds).resolved(dataset)
@@ -57,7 +96,7 @@ def tune(
         raise FFGBError(f"--schedule {config.schedule} has no step size to tune; choose power or constant")
     kept, aside = set_aside(config, SHARE, dataset, make_parts(config, dataset))
     holdings = [Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)]
-    loss, scores, total = make_loss(config, dataset), list[dict[str, Any]](), 0
+    loss, scores = make_loss(config, dataset), list[dict[str, Any]]()
     with local_engine(holdings, workers, config.code) as engine:
         server = Server(
             *(engine, [len(rows) for rows in kept], len(aside)),
@@ -66,27 +105,25 @@ def tune(
             by_size=config.client_weights == "size",
         )
         known: dict[str, Any] = {}
-        racing: dict[float, State] = {}
-        for factor in FACTORS:
-            tried = replace(config, step_size=config.step_size * factor)
-            racing[tried.step_size or 0.0] = server.start(
+
+        def start(tried: Config) -> State:
+            return server.start(
                 *(make_algorithm(tried), make_learner(tried, dataset), loss),
                 scale_target=not loss.classification,
                 known=known,
             )
-        phases = next(iter(racing.values())).job.algorithm.phases
-        until = rounds
+
+        steps = [config.step_size * factor for factor in FACTORS]
+        everyone = {
+            step: _Candidate(replace(config, step_size=step), None if out is None else out / f"{step:g}", start)
+            for step in steps
+        }
+        phases = everyone[steps[0]].state.job.algorithm.phases
+        racing, until = list(steps), rounds
         while True:
             results: dict[float, tuple[float, float]] = {}
-            for step, state in racing.items():
-                server.take_up(state)
-                results[step] = math.inf, math.inf
-                try:
-                    for after, line in server.rounds(state, until * phases):
-                        racing[step], results[step], total = after, _badness(line), total + 1
-                except DivergedError:
-                    results[step] = math.inf, math.inf
-                bad, value = results[step]
+            for step in racing:
+                results[step] = bad, value = everyone[step].train(server, until * phases)
                 ended = not math.isfinite(value)
                 said = {"score": None if ended else abs(bad), "loss": None if ended else value}
                 scores.append({"step_size": step, "rounds": until, **said})
@@ -96,12 +133,12 @@ def tune(
                     "every step size that was tried diverged; give a much smaller --step-size to start from"
                 )
             ranked = rank(results, sum(map(len, aside)) if loss.classification else None)
-            racing = {step: racing[step] for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step][1])}
+            racing = [step for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step][1])]
             if len(racing) == 1:
                 break
             until *= 2
     (best,) = racing
-    steps = [config.step_size * factor for factor in FACTORS]
+    total = sum(candidate.state.t for candidate in everyone.values())
     return Tuned(best, tuple(scores), total, best in (steps[0], steps[-1]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,6 +110,9 @@ def tune(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds before the first half is dropped.", min=1)] = 4,
     seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to keep what was tried: started again, the race goes on from there.")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """The best step size of a method, by successive halving on rows that clients set aside."""
@@ -119,12 +123,12 @@ def tune(
     dealt |= {"labels": labels, "seed": seed}
     method: dict[str, Any] = {"algorithm": algorithm, "learner": learner, "local_steps": local_steps}
     config = Config(data=tuple(data or ("digits",)), target=target, step_size=step_size, **dealt, **method)
-    with Console(stderr=True).status("tuning") as status:
+    with goes_on(out) if out else nullcontext(), Console(stderr=True).status("tuning") as status:
 
         def tell(score: dict[str, Any]) -> None:
             status.update(f"tuning: step size {score['step_size']:g}, {score['rounds']} rounds")
 
-        found = run_tuning(config, rounds, on_score=tell)
+        found = run_tuning(config, rounds, out=out, on_score=tell)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), allow_nan=False))
         return

@@ -92,7 +92,7 @@ def against_fedavg(data: str, scales: Mapping[str, Scale], scale: str, recall: R
             curves.append(
                 curves_of(recall, f"{label}, as printed", name, config | {"step_size": printed}, unit, chosen["seeds"])
             )
-            best = recall(f"{name}-tuning", tuned, config=config, rounds=TUNING[label])["step_size"]
+            best = recall.resumable(f"{name}-tuning", tuned, config=config, rounds=TUNING[label])["step_size"]
             curves.append(
                 curves_of(recall, f"{label}, tuned", name, config | {"step_size": best}, unit, chosen["seeds"])
             )

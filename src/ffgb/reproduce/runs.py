@@ -41,9 +41,13 @@ def run(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any],
     return {"curve": curve(go_on(scratch, config, say).metrics, unit)}
 
 
-def tuned(*, config: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+def tuned(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """The step size by the rule of tuning.py."""
-    return dataclasses.asdict(tune(config_of(config), rounds))
+
+    def tell(score: Mapping[str, Any]) -> None:
+        say(f"step size {score['step_size']:g}, {score['rounds']} rounds")
+
+    return dataclasses.asdict(tune(config_of(config), rounds, out=scratch, on_score=tell))
 
 
 def curve(metrics: Sequence[Mapping[str, Any]], unit: int) -> dict[str, list[float]]:
