@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ffgb.reproduce import Recall, experiments, figures, reproduce
+from ffgb.config import make_learner
+from ffgb.data import Dataset
+from ffgb.reproduce import Recall, experiments, figures, niid, reproduce
 from ffgb.reproduce.figures import Scale, Study
 from ffgb.reproduce.runs import config_of, curve, run
 from ffgb.training import train
 from tests.conftest import ROOT
 
-TINY: Scale = {"oracle_steps": 20, "clients": 4, "fedavg": 12, "batch": 0.2, "seeds": 2}
+TINY: Scale = {"oracle_steps": 20, "clients": 4, "fedavg": 12, "batch": 0.2, "seeds": 2, "tuned_at": None}
 
 
 @pytest.fixture
@@ -85,6 +88,33 @@ def test_curves_keep_few_rounds_of_many() -> None:
     assert len(kept["rounds"]) < 80
     assert kept["seconds"][-1] == 502.0
     assert kept["test_accuracy"][-1] == 1.0
+
+
+@pytest.mark.parametrize("tuned_at", [None, 0.1])
+def test_step_sizes_are_tuned_where_it_is_said(tuned_at: float | None) -> None:
+    chosen, races = figures.CIFAR["reduced"], list[str]()
+    assert (chosen["tuned_at"], figures.MNIST["full"]["tuned_at"]) == (0.1, None)
+
+    class Asked:
+        def resumable(self, part: str, compute: Any, **settings: Any) -> dict[str, Any]:
+            if part.endswith("tuning"):
+                races.append(part)
+                assert f"-{settings['config']['similarity']:g}-" in part
+            return {"step_size": 1.0, "curve": {}}
+
+    figures.against_fedavg("cifar10", {"reduced": chosen | {"tuned_at": tuned_at}}, "reduced", Asked())  # type: ignore[arg-type]
+    where = (0.1, tuned_at or 0.3)
+    assert races == [f"cifar10-{s:g}-{method}-tuning" for s in where for method in ("ffgb", "fedavg")]
+
+
+def test_niid_bench_has_the_net_of_its_paper() -> None:
+    pytest.importorskip("torch")
+    x = np.zeros((20, 3, 32, 32), np.float32)
+    data = Dataset("c", "classification", x, np.arange(20) % 10, x[:5], np.arange(5), tuple("abcdefghij"), image=True)
+    for name, chosen in niid.METHODS.items():
+        config = config_of(niid.base("full") | chosen).resolved(data)
+        family, _ = make_learner(config, data)(lambda statistic: None)
+        assert family.size == 62_006, name
 
 
 def test_every_experiment_has_a_small_scale() -> None:

@@ -29,15 +29,23 @@ EPOCHS = {"full": 10, "small": 1}
 MARKS = (1, 2, 5, 10, 20, 30, 40, 50)
 
 
-def results(scale: str, recall: Recall) -> dict[str, Any]:
-    base = {
+def base(scale: str) -> dict[str, Any]:
+    return {
         "data": "cifar10", "clients": 10, "split": "labels", "labels": 2, "learner": "cnn", "hidden": [120, 84],
         "local_epochs": EPOCHS[scale], "batch": 64, "rounds": ROUNDS[scale], "client_weights": "size",
     }  # fmt: skip
+
+
+def results(scale: str, recall: Recall) -> dict[str, Any]:
     settings = {"clients": 10, "seeds": 1}
     curves = [
         curves_of(
-            recall, f"{name} (published: {PUBLISHED[name]})", f"niid-{name.lower()}", base | chosen, UNITS["cnn"], 1
+            recall,
+            f"{name} (published: {PUBLISHED[name]})",
+            f"niid-{name.lower()}",
+            base(scale) | chosen,
+            UNITS["cnn"],
+            1,
         )
         for name, chosen in METHODS.items()
     ]
