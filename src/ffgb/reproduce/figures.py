@@ -21,7 +21,7 @@ from typing import Any, TypedDict, final
 from ffgb.compare import UNITS
 from ffgb.data import available, load
 from ffgb.reproduce import Experiment, Recall, Results
-from ffgb.reproduce.runs import mean_spread, run, tuned, within
+from ffgb.reproduce.runs import MARKS, mean_spread, run, tuned, within
 
 CLIENTS, BUDGET = 56, 2000
 SPLITS = {0.1: 10.0, 0.3: 20.0}
@@ -171,7 +171,7 @@ def curves_of(recall: Recall, label: str, name: str, config: dict[str, Any], uni
 def table(kind: str, results: Results) -> str:
     """Accuracy within some budgets, mean and standard deviation over seeds."""
     most = max(s[kind][-1] for panel in results["panels"] for curve in panel["curves"] for s in curve["seeds"])
-    marks = [m for m in (MARKS[kind]) if m <= most]
+    marks = [m for m in COLUMNS[kind] if m <= most]
     unit = "models" if kind == "models" else "rounds"
     lines = [
         f"| | method | step size | {' | '.join(f'{mark:,} {unit}' for mark in marks)} | last | at {unit} |",
@@ -194,7 +194,7 @@ def table(kind: str, results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-MARKS = {"models": (6, 20, 60, 112, 448, 896, 1904), "rounds": (1, 2, 3, 6, 17, 100, 300)}
+COLUMNS = {"models": MARKS["models"], "rounds": (1, 2, 3, 6, 17, 100, 300)}
 
 
 def _what(results: Results) -> str:

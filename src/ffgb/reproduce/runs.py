@@ -19,7 +19,9 @@ Curve: TypeAlias = Mapping[str, list[float]]
 
 SCORES = ("test_accuracy", "train_accuracy", "test_loss", "train_loss", "gamma_median", "gamma_min")
 DENSE = 20
-"""Rounds that are all kept; of the later ones twenty-four a decade are."""
+"""Rounds that are all kept; of the later ones twenty-four a decade are, and those that tables are about."""
+MARKS = {"models": (6, 20, 60, 112, 448, 896, 1904), "rounds": (1, 2, 3, 5, 6, 10, 17, 20, 30, 40, 50, 100, 300)}
+"""What tables have a column for."""
 
 
 def config_of(settings: Mapping[str, Any]) -> Config:
@@ -52,12 +54,14 @@ def tuned(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any
 
 def curve(metrics: Sequence[Mapping[str, Any]], unit: int) -> dict[str, list[float]]:
     """Costs and scores of the rounds that are worth keeping, to six digits."""
-    kept, last = {round(10 ** (j / 24)) for j in range(240)}, len(metrics)
-    rows, seconds = [], metrics[0]["setup_seconds"] if metrics else 0.0
+    kept, rows, seconds = {round(10 ** (j / 24)) for j in range(240)}, [], 0.0
     for number, line in enumerate(metrics, 1):
-        seconds += line["seconds"]
-        if number <= DENSE or number in kept or number == last:
-            rows.append(costs(line, seconds, unit) | {k: line[k] for k in SCORES if line.get(k) is not None})
+        seconds += line["seconds"] + (line["setup_seconds"] if number == 1 else 0.0)
+        spent = costs(line, seconds, unit)
+        after = costs(metrics[number], 0.0, unit) if number < len(metrics) else None
+        mark = after is None or any(spent[kind] <= m < after[kind] for kind, marks in MARKS.items() for m in marks)
+        if number <= DENSE or number in kept or mark:
+            rows.append(spent | {k: line[k] for k in SCORES if line.get(k) is not None})
     return {name: [float(f"{row[name]:.6g}") for row in rows] for name in (rows[0] if rows else ())}
 
 
