@@ -253,9 +253,11 @@ class Config:
             geometry=geometry,
             mu=MU.get(self.algorithm, 0.0) if self.mu is None else self.mu,
             one_round=int(m) == clients if self.one_round is None and self.algorithm == "ffgb-l" else self.one_round,
-            # the paper weights clients alike; in a shared geometry the result should not depend on the split
             stop=self.rounds is None if self.stop is None else self.stop,
-            client_weights=self.client_weights or ("size" if geometry == "shared" else "uniform"),
+            # The paper weights clients alike; in a shared geometry the result should not depend on the split, and
+            # FedAvg and those after it weight clients by their points.
+            client_weights=self.client_weights
+            or ("size" if geometry == "shared" or self.algorithm in PARAMETRIC else "uniform"),
         )
         fixed = {**NETS, **(DEFAULTS[geometry] if closed else DEFAULTS.get(self.learner, DEFAULTS["cnn"]))}
         if self.algorithm == "ffgb-l":

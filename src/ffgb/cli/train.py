@@ -59,7 +59,8 @@ def train(
         str | None, _option(DATA, "Clients sampled a round: a number such as 5, or a share such as 0.5.", "all")
     ] = None,
     client_weights: Annotated[
-        str | None, _option(DATA, "uniform, as in the paper, or size.", "size if the geometry is shared")
+        str | None,
+        _option(DATA, "uniform, as in the paper, or size.", "size if the geometry is shared, or by fedavg …"),
     ] = None,
     algorithm: Annotated[
         str,
