@@ -434,7 +434,7 @@ def make_algorithm(config: Config) -> Algorithm:
             case "fedprox":
                 return FedProx(**common, momentum=momentum, prox=config.prox)
             case "scaffold":
-                return Scaffold(**common, share=int(config.participation or 1) / int(config.clients or 1))
+                return Scaffold(**common)
             case "mime":
                 return Mime(**common, momentum=momentum)
     raise FFGBError(f"there is no algorithm {config.algorithm!r}; choose {', '.join(ALGORITHMS)}")

@@ -283,6 +283,8 @@ class Server:
             S = list(increments)
             state = replace(state, costs=state.costs.down(train, len(asked)).up(answers.values()))
             mean = self.aggregate(list(increments.values()), [self.weights[i] for i in S], state.f)
+            share = 1.0 if len(S) == self.N else sum(self.weights[i] for i in S) / sum(self.weights)
+            mean = state.job.algorithm.pooled(state.f, mean, share)
             state = replace(state, memory=_remembered(state, t, increments))
             # f^{t+1} = the mean of the clients' g^{K+1,t} = decay · f^t + the mean of their increments
             update = Update(t + 1, state.job.algorithm.decay(t), _solved(state.geometry, mean))  # line 4

@@ -18,6 +18,7 @@ from ffgb.algorithms.scaffold import Scaffold
 from ffgb.engines.local import Holding, LocalEngine
 from ffgb.errors import FFGBError
 from ffgb.features import Flatten
+from ffgb.federation import sample
 from ffgb.functions import Array, ClosedSum, Family
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
@@ -101,6 +102,14 @@ def gradient(w: Array, x: Array, y: Array) -> Array:
     return z.T @ (z @ w - y) / len(y)
 
 
+Chosen = Callable[[int], list[int]]
+"""Round to clients."""
+
+
+def everyone(parts: Clients) -> Chosen:
+    return lambda t: list(range(len(parts)))
+
+
 def fedavg(parts: Clients, T: int, K: int, eta: float, prox: float = 0.0) -> Array:
     w = np.zeros(parts[0][0].shape[1] + 1)
     for _ in range(T):
@@ -110,65 +119,75 @@ def fedavg(parts: Clients, T: int, K: int, eta: float, prox: float = 0.0) -> Arr
             for _ in range(K):
                 v = v - eta * (gradient(v, x, y) + prox * (v - w))
             ends.append(v)
-        w = np.mean(ends, axis=0)
+        w = np.average(ends, axis=0, weights=[len(y) for _, y in parts])
     return w
 
 
-def scaffold(parts: Clients, T: int, K: int, eta: float, chosen: Callable[[int], list[int]]) -> tuple[Array, Array]:
+def scaffold(parts: Clients, T: int, K: int, eta: float, chosen: Chosen) -> tuple[Array, Array]:
     w = np.zeros(parts[0][0].shape[1] + 1)
-    c, own = np.zeros_like(w), [np.zeros_like(w) for _ in parts]
+    c, own, n = np.zeros_like(w), [np.zeros_like(w) for _ in parts], [len(y) for _, y in parts]
     for t in range(T):
-        moves, changes = [], []
+        moves = []
         for i in chosen(t):
             v = w.copy()
             for _ in range(K):
                 v = v - eta * (gradient(v, *parts[i]) - own[i] + c)
-            after = own[i] - c + (w - v) / (K * eta)
+            own[i] = own[i] - c + (w - v) / (K * eta)
             moves.append(v - w)
-            changes.append(after - own[i])
-            own[i] = after
-        w = w + np.mean(moves, axis=0)
-        c = c + np.sum(changes, axis=0) / len(parts)
+        w = w + np.average(moves, axis=0, weights=[n[i] for i in chosen(t)])
+        c = np.average(own, axis=0, weights=n)  # what line 17 keeps c at, where clients count alike
     return w, c
 
 
-def mime(parts: Clients, T: int, K: int, eta: float, beta: float) -> Array:
+def mime(parts: Clients, T: int, K: int, eta: float, beta: float, chosen: Chosen) -> Array:
     w = np.zeros(parts[0][0].shape[1] + 1)
-    s = np.zeros_like(w)
-    for _ in range(T):
-        c = np.mean([gradient(w, *p) for p in parts], axis=0)
+    s, n = np.zeros_like(w), [len(y) for _, y in parts]
+    for t in range(T):
+        S = chosen(t)
+        c = np.average([gradient(w, *parts[i]) for i in S], axis=0, weights=[n[i] for i in S])
         ends = []
-        for p in parts:
+        for i in S:
             v = w.copy()
             for _ in range(K):
-                g = gradient(v, *p) - gradient(w, *p) + c
+                g = gradient(v, *parts[i]) - gradient(w, *parts[i]) + c
                 v = v - eta * ((1 - beta) * g + beta * s)
             ends.append(v)
-        w, s = np.mean(ends, axis=0), (1 - beta) * c + beta * s
+        w, s = np.average(ends, axis=0, weights=[n[i] for i in S]), (1 - beta) * c + beta * s
     return w
 
 
-def test_many_rounds_are_those_of_the_pseudocode() -> None:
-    parts, family, T, K, eta = clients(4, inputs=3), Linear(Flatten(3), 1), 6, 5, 0.02
+@pytest.mark.parametrize("sizes", [(8, 8, 8, 8), (3, 8, 1, 40)], ids=["alike", "by size"])
+def test_many_rounds_are_those_of_the_pseudocode(sizes: tuple[int, ...]) -> None:
+    family, T, K, eta = Linear(Flatten(3), 1), 6, 5, 0.02
+    parts = [(x[:n], y[:n]) for n, (x, y) in zip(sizes, clients(4, inputs=3, each=40), strict=True)]
     for algorithm, expected, rounds in (
         (FedAvg(eta, K), fedavg(parts, T, K, eta), T),
         (FedProx(eta, K, prox=0.7), fedavg(parts, T, K, eta, 0.7), T),
-        (Scaffold(eta, K), scaffold(parts, T, K, eta, lambda t: [0, 1, 2, 3])[0], T),
-        (Mime(eta, K, momentum=0.6), mime(parts, T, K, eta, 0.6), 2 * T),
+        (Scaffold(eta, K), scaffold(parts, T, K, eta, everyone(parts))[0], T),
+        (Mime(eta, K, momentum=0.6), mime(parts, T, K, eta, 0.6, everyone(parts)), 2 * T),
     ):
-        state, _ = federate(parts, family, Square(), algorithm, rounds)
+        state, _ = federate(parts, family, Square(), algorithm, rounds, by_size=True)
         np.testing.assert_allclose(weights(state), expected, rtol=2e-4, atol=1e-5)
 
 
-def test_scaffold_with_sampled_clients_keeps_the_mean_of_all_controls() -> None:
-    from ffgb.federation import sample
+@pytest.mark.parametrize("sizes", [(8, 8, 8, 8, 8), (3, 8, 1, 40, 5)], ids=["alike", "by size"])
+def test_sampled_clients_are_those_of_the_pseudocode(sizes: tuple[int, ...]) -> None:
+    """SCAFFOLD's c stays the mean of all clients' c_i; Mime's two exchanges are with the same clients."""
+    family, T, K, eta = Linear(Flatten(2), 1), 7, 3, 0.02
+    parts = [(x[:n], y[:n]) for n, (x, y) in zip(sizes, clients(5, inputs=2, each=40), strict=True)]
 
-    parts, family = clients(5, inputs=2), Linear(Flatten(2), 1)
-    state, lines = federate(parts, family, Square(), Scaffold(0.02, 3, share=2 / 5), 7, participation=2)
-    w, c = scaffold(parts, 7, 3, 0.02, lambda t: sample(0, t, 5, 2))
-    np.testing.assert_allclose(weights(state), w, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(weights(state, "c"), c, rtol=1e-3, atol=1e-5)
-    assert lines[-1]["models_up"] == pytest.approx(2 * 7 * 2 / 5)
+    def chosen(t: int) -> list[int]:
+        return sample(0, t, 5, 2)
+
+    how: dict[str, Any] = {"participation": 2, "by_size": True}
+    state, lines = federate(parts, family, Square(), Scaffold(eta, K), T, **how)
+    w, c = scaffold(parts, T, K, eta, chosen)
+    np.testing.assert_allclose(weights(state), w, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(weights(state, "c"), c, rtol=1e-3, atol=1e-4)
+    assert lines[-1]["models_up"] == pytest.approx(2 * T * 2 / 5)
+    state, lines = federate(parts, family, Square(), Mime(eta, K, momentum=0.6), 2 * T, **how)
+    np.testing.assert_allclose(weights(state), mime(parts, T, K, eta, 0.6, chosen), rtol=1e-3, atol=1e-4)
+    assert lines[-1]["models_up"] == pytest.approx(2 * T * 2 / 5)
 
 
 def test_fully_corrected_methods_find_the_minimum_that_fedavg_misses() -> None:

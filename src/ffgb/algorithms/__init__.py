@@ -74,6 +74,10 @@ class Algorithm(ABC):
         """
         return {}
 
+    def pooled(self, f: Function, mean: Function, share: float) -> Function:
+        """What comes of the mean of the answers, of clients that have this share of all clients' weight."""
+        return mean
+
     def after(self, f: Function, decay: float, increment: Function, step: float) -> Function:
         """f^{t+1} from f^t, the same operations in the same order wherever it is computed."""
         return f * decay + increment * step

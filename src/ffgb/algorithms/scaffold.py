@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, part
-from ffgb.functions import Array, Function, Parameters
+from ffgb.functions import Array, ClosedSum, Function, Parameters
 
 CONTROL = "c"
 
@@ -25,8 +25,6 @@ class Scaffold(Parametric):
     traffic."""
 
     arrays: ClassVar[tuple[str, ...]] = (MODEL, CONTROL)
-    share: float = 1.0
-    """m/N, the clients that take part in a round: the mean of all c_i moves by that much of the mean of theirs."""
 
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
         x, c = state[MODEL], state[CONTROL]
@@ -34,15 +32,20 @@ class Scaffold(Parametric):
         y, K, eta, correction = x.copy(), self.steps(here), np.float32(self.step), c - own
         for rows in here.batches(K):
             y -= eta * (here.gradient(y, rows) + correction)  # line 10
-        after = (x - y) / (np.float32(K) * eta) - correction  # line 12, option II
-        # lines 13, 16 and 17: the mean of what is sent is the next c
-        sent = after + correction if self.share == 1.0 else c + np.float32(self.share) * (after - own)
-        return {MODEL: y, CONTROL: sent}
+        # line 12, option II: c_i⁺ is that less the correction, and so it is also c + (c_i⁺ − c_i) of line 13
+        return {MODEL: y, CONTROL: (x - y) / (np.float32(K) * eta)}
+
+    def pooled(self, f: Function, mean: Function, share: float) -> Function:
+        """Lines 16 and 17: c moves by the mean of (c_i⁺ − c_i), times the share of clients that it is the mean of."""
+        if share == 1.0:
+            return mean
+        assert isinstance(mean, ClosedSum)
+        c, sent = part(f, CONTROL), part(mean, CONTROL)
+        moved = {f"{CONTROL}/{p}": c[p] + share * (sent[p] - c[p]) for p in c}
+        return ClosedSum(mean.family, {**mean.parameters, **moved})
 
     def remember(self, memory: Parameters, f: Function, g: Function) -> Parameters:
         """c_i⁺, from what was sent: the same numbers at the client and at the server."""
         c, sent = ({p: a.astype(np.float32) for p, a in part(of, CONTROL).items()} for of in (f, g))
         own = memory or {p: np.zeros_like(a) for p, a in c.items()}
-        if self.share == 1.0:
-            return {p: sent[p] - (c[p] - own[p]) for p in c}
-        return {p: own[p] + (sent[p] - c[p]) / np.float32(self.share) for p in c}
+        return {p: sent[p] - (c[p] - own[p]) for p in c}
