@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffgb import plots
 from ffgb.compare import Budget, Method, compare
 from ffgb.config import Config
 from ffgb.errors import FFGBError
@@ -56,8 +56,12 @@ def test_budgets_are_kept_and_runs_go_on(budget: str, tmp_path: Path) -> None:
         (run,) = method["runs"]
         assert run["rounds"][-1][limit.kind] <= limit.amount
         assert len(_metrics(tmp_path, method["method"], 0)) == len(run["rounds"]) + 1  # one more would be too much
+        folder = tmp_path / method["method"].replace(":", "-") / "0"
+        # a run that its budget ends has ended: it can be evaluated, and has a report
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["rounds"] == len(run["rounds"]) + 1 == json.loads((folder / "config.json").read_text())["rounds"]
+        assert (folder / "model.safetensors").exists()
     before = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("metrics.jsonl")}
-    began = time.perf_counter()
     assert compare(methods, BASE, limit, tmp_path, seeds=1, unit=1000, tuned=False) == found
     assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("metrics.jsonl")} == before
     more = Budget(limit.kind, 2 * limit.amount)
@@ -66,7 +70,8 @@ def test_budgets_are_kept_and_runs_go_on(budget: str, tmp_path: Path) -> None:
         new = method["runs"][0]["rounds"]
         assert len(new) > len(old["runs"][0]["rounds"])
         assert new[0] == old["runs"][0]["rounds"][0]
-    assert time.perf_counter() > began
+        summary = json.loads((tmp_path / method["method"].replace(":", "-") / "0" / "summary.json").read_text())
+        assert summary["rounds"] == len(new) + 1  # the model is that of the longer run
 
 
 def test_a_folder_is_of_one_comparison(tmp_path: Path) -> None:
@@ -92,16 +97,17 @@ def test_step_sizes_are_tuned_by_the_same_rule_and_remembered(tmp_path: Path) ->
     methods = [Method.read("fedavg"), Method.read("ffgb")]
     found = compare(methods, BASE, Budget("rounds", 3), tmp_path, seeds=1)
     fedavg, ffgb = found["methods"]
-    tuned = json.loads((tmp_path / "fedavg-mlp" / "tuned.json").read_text())
+    tuned = json.loads((tmp_path / "fedavg-mlp" / "tuned-0.json").read_text())
     assert fedavg["step_size"] == tuned["step_size"] > 0
     assert ffgb["step_size"] is None  # it searches in every round
-    assert not (tmp_path / "fedavg-mlp" / "tuning").exists()
+    assert (fedavg["edge"], fedavg["tuning_rounds"]) == (tuned["edge"], tuned["rounds"])
+    assert not (tmp_path / "fedavg-mlp" / "tuned-0").exists()
     config = json.loads((tmp_path / "fedavg-mlp" / "0" / "config.json").read_text())
     assert config["step_size"] == tuned["step_size"]
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    for text in ("models", "models=", "models=-1", "time=3", "rounds=nan"):
+    for text in ("models", "models=", "models=-1", "time=3", "rounds=nan", "rounds=2.5"):
         with pytest.raises(FFGBError, match="--budget"):
             Budget.read(text)
     with pytest.raises(FFGBError, match="no algorithm 'sgd'"):
@@ -113,6 +119,55 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare([Method.read("fedavg")], BASE, Budget("bytes", 10), tmp_path, seeds=1, tuned=False)
     with pytest.raises(FFGBError, match="trees have none"):
         compare([Method.read("fedavg:tree")], BASE, Budget("rounds", 1), tmp_path / "new", seeds=1, tuned=False)
+
+
+def test_budgets_of_one_kind_and_then_another(tmp_path: Path) -> None:
+    def rounds(budget: str) -> int:
+        method = Method.read("fedavg")
+        found = compare([method], BASE, Budget.read(budget), tmp_path, seeds=1, unit=1000, tuned=False)
+        return len(found["methods"][0]["runs"][0]["rounds"])
+
+    some, more = rounds("models=20"), rounds("models=40")
+    assert rounds("rounds=3") == 3
+    assert rounds("models=20") == some
+    assert rounds("models=80") > more > some > 3
+
+
+def test_a_round_of_mime_is_two_exchanges(tmp_path: Path) -> None:
+    methods = [Method.read("mime"), Method.read("fedavg")]
+    found = compare(methods, BASE, Budget("rounds", 3), tmp_path, seeds=1, unit=1000, tuned=False)
+    mime, fedavg = (m["runs"][0]["rounds"] for m in found["methods"])
+    assert [line["rounds"] for line in mime] == [0.5, 1, 1.5, 2, 2.5, 3]
+    assert [line["rounds"] for line in fedavg] == [1, 2, 3]
+    assert json.loads((tmp_path / "mime-mlp" / "0" / "summary.json").read_text())["rounds"] == 3
+    longer = compare(methods, BASE, Budget("models", 40), tmp_path, seeds=1, unit=1000, tuned=False)
+    last = longer["methods"][0]["runs"][0]["rounds"][-1]
+    assert last["rounds"] > 3
+    assert last["rounds"].is_integer()  # whole rounds only
+    assert last["models"] <= 40
+
+
+def test_a_method_that_diverges_is_a_result(tmp_path: Path) -> None:
+    wild = replace(BASE, step_size=1e6)
+    methods = [Method.read("fedavg"), Method.read("ffgb:tree")]
+    for _ in range(2):  # and it is the same when it is run again
+        found = compare(methods, wild, Budget("rounds", 3), tmp_path, seeds=2, tuned=False)
+        fedavg, trees = found["methods"]
+        assert (fedavg["diverged"], fedavg["mean"], fedavg["spread"]) == (2, None, None)
+        assert trees["mean"]["rounds"] == 3
+    pytest.importorskip("matplotlib")
+    plots.compare(tmp_path / "c.png", found)
+
+
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
+    method = Method.read("fedavg")
+    for wrong in (replace(BASE, clients=1000), replace(BASE, similarity=7.0)):
+        with pytest.raises(FFGBError):
+            compare([method], wrong, Budget("rounds", 1), tmp_path / "c", seeds=1, tuned=False)
+        assert not (tmp_path / "c").exists()
+    with pytest.raises(FFGBError, match="no learner 'foo'"):
+        compare([Method.read("fedavg:foo")], BASE, Budget("rounds", 1), tmp_path / "c", seeds=1, tuned=False)
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A method is an algorithm and a learner, `fedavg:mlp`.  Every method and seed is a run of its own, in a process and a
 directory of its own, as `ffgb train` would leave it: what is there already goes on, or is not run again.  Only rounds
-that fit the budget count; set-up counts too, in bytes and seconds.
+that fit the budget count; set-up counts too, in bytes and seconds.  The first round that does not fit ends the run.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from ffgb.config import ALGORITHMS, PARAMETRIC, Config, load_data
+from ffgb.config import ALGORITHMS, PARAMETRIC, Config, load_data, make_algorithm, make_learner
 from ffgb.data import Dataset
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.machine import cores
-from ffgb.training import train
+from ffgb.training import make_parts, train
 from ffgb.tuning import tune
 
 UNITS = {"mlp": 26_506, "cnn": 17_090}
 """Parameters of the paper's two nets: what comparisons across families count models in."""
 BUDGETS = ("rounds", "models", "bytes", "seconds")
+MOST = 10_000
+"""Rounds of a method whose budget is something else."""
+DIVERGED = 3
+"""The exit code of a run whose steps were too large."""
 
 
 @final
@@ -51,7 +55,7 @@ class Budget:
             value = float(amount)
         except ValueError:
             value = 0.0
-        if kind not in BUDGETS or not 0 < value < float("inf"):
+        if kind not in BUDGETS or not 0 < value < float("inf") or (kind == "rounds" and not value.is_integer()):
             raise FFGBError(f"--budget {text!r} is not one of {', '.join(f'{k}=NUMBER' for k in BUDGETS)}")
         return Budget(kind, value)
 
@@ -86,10 +90,10 @@ class Method:
         return f"{self.algorithm}:{self.learner}"
 
 
-def costs(line: Mapping[str, Any], seconds: float, unit: int) -> dict[str, float]:
-    """What a client has spent after a round, both ways, set-up included."""
+def costs(line: Mapping[str, Any], seconds: float, unit: int, phases: int = 1) -> dict[str, float]:
+    """What a client has spent after an exchange, of so many in a round, both ways, set-up included."""
     return {
-        "rounds": float(line["round"]),
+        "rounds": line["round"] / phases,
         "models": (line["parameters_up"] + line["parameters_down"]) / unit,
         "bytes": line["bytes_up"] + line["bytes_down"],
         "seconds": seconds,
@@ -117,31 +121,30 @@ def compare(
         config = replace(base, algorithm=method.algorithm, learner=method.learner)
         if budget.kind == "rounds":
             config = replace(config, rounds=int(budget.amount))
-        elif base.rounds is None:
-            config = replace(config, rounds=10_000, stop=False)
-        config.resolved(dataset)  # what does not fit is said before any work
+        elif base.rounds is None and method.algorithm != "ffgb-l":  # whose one exchange is of so many rounds
+            config = replace(config, rounds=MOST, stop=False)
+        _try_out(config.resolved(dataset), dataset)
         configs[method] = config
     _settled(out, base, tuned)
-    steps = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
+    races = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
     work = []
     for method, config in configs.items():
         for seed in range(seeds):
-            settings: dict[str, Any] = {"seed": base.seed + seed} | (
-                {"step_size": steps[method]} if steps[method] else {}
-            )
+            race = races[method]
+            settings: dict[str, Any] = {"seed": base.seed + seed} | ({"step_size": race["step_size"]} if race else {})
             work.append(
                 (method, replace(config, **settings), out / method.name.replace(":", "-") / str(base.seed + seed))
             )
 
     running: set[subprocess.Popen[str]] = set()
 
-    def run(item: tuple[Method, Config, Path]) -> list[dict[str, Any]]:
+    def run(item: tuple[Method, Config, Path]) -> tuple[list[dict[str, Any]], bool]:
         method, config, folder = item
         return _run(method, config, folder, budget, unit, on_news, running)
 
     with ThreadPoolExecutor(jobs or cores()) as pool:
         try:
-            lines = list(pool.map(run, work))
+            ran = list(pool.map(run, work))
         except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
@@ -149,8 +152,12 @@ def compare(
             raise
     results = []
     for method in methods:
-        runs = [{"seed": c.seed, "rounds": r} for (m, c, _), r in zip(work, lines, strict=True) if m == method]
-        results.append(_summary(method, steps[method], runs))
+        runs = [
+            {"seed": c.seed, "rounds": lines, "diverged": diverged}
+            for (m, c, _), (lines, diverged) in zip(work, ran, strict=True)
+            if m == method
+        ]
+        results.append(_summary(method, races[method], runs, "test_accuracy" if dataset.classes else "test_rmse"))
     found = {
         "data": list(base.data),
         "settings": {k: v for k, v in dataclasses.asdict(base).items() if v != getattr(Config, k, None)},
@@ -181,11 +188,12 @@ def _settled(out: Path, base: Config, tuned: bool) -> None:
     settings = {**base.to_json(), "seed": None, "rounds": None, "tuned": tuned}
     now: dict[str, Any] = json.loads(json.dumps(settings))
     file = out / "settings.json"
-    if not file.exists():
-        if out.exists() and any(out.iterdir()):
-            raise FFGBError(f"{out} holds something else than a comparison; choose another --out")
+    others = [path for path in out.iterdir() if path != file] if out.is_dir() else []
+    if not others:
         _write(file, now)
         return
+    if not file.exists():
+        raise FFGBError(f"{out} holds something else than a comparison; choose another --out")
     before: dict[str, Any] = json.loads(file.read_text())
     for name in (*now, *before):
         if name != "versions" and before.get(name) != now.get(name):
@@ -194,19 +202,29 @@ def _settled(out: Path, base: Config, tuned: bool) -> None:
             )
 
 
-def _tuned(method: Method, config: Config, dataset: Dataset, out: Path, on_news: Callable[[str], None]) -> float | None:
-    """The step size of a method by the rule, remembered in the folder; None if it has none to tune."""
+def _try_out(config: Config, dataset: Dataset) -> None:
+    """What does not fit is said before any work."""
+    make_parts(config, dataset)
+    make_algorithm(config)
+    make_learner(config, dataset)
+
+
+def _tuned(
+    method: Method, config: Config, dataset: Dataset, out: Path, on_news: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """How the step size of a method was found by the rule, remembered in the folder; None if it has none to tune."""
     resolved = config.resolved(dataset)
     if resolved.schedule in ("search", "theorem1", "theorem2"):
         return None
-    file = out / method.name.replace(":", "-") / "tuned.json"
+    file = out / method.name.replace(":", "-") / f"tuned-{config.seed}.json"
     if not file.exists():
         on_news(f"tuning {method.name}")
-        race = file.with_name("tuning")
+        race = file.with_suffix("")
         found = tune(replace(config, rounds=None), dataset=dataset, out=race)
         _write(file, dataclasses.asdict(found))
         shutil.rmtree(race, ignore_errors=True)
-    return float(json.loads(file.read_text())["step_size"])
+    remembered: dict[str, Any] = json.loads(file.read_text())
+    return remembered
 
 
 def _run(
@@ -217,13 +235,14 @@ def _run(
     unit: int,
     on_news: Callable[[str], None],
     running: set[subprocess.Popen[str]],
-) -> list[dict[str, Any]]:
-    """One run within the budget, in a process of its own: a line a round."""
+) -> tuple[list[dict[str, Any]], bool]:
+    """One run within the budget, in a process of its own: a line an exchange, and whether it diverged."""
     on_news(f"{method.name}, seed {config.seed}")
     job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
+    job |= {"parent": os.getpid()}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     process = subprocess.Popen(
-        [sys.executable, "-m", "ffgb.compare"],
+        [sys.executable, "-P", "-m", "ffgb.compare"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -234,30 +253,44 @@ def _run(
     running.add(process)
     _, error = process.communicate(json.dumps(job))
     running.discard(process)
-    if process.returncode != 0:
+    if process.returncode not in (0, DIVERGED):
         reason = error.strip().splitlines()[-1:] or ["it ended without a word"]
         raise FFGBError(f"{method.name}, seed {config.seed}: {reason[0].removeprefix('ffgb: ')}")
-    lines, seconds = list[dict[str, Any]](), 0.0
-    for text in (out / "metrics.jsonl").read_text().splitlines():
-        line = json.loads(text)
+    lines, seconds, within = list[dict[str, Any]](), 0.0, True
+    for line in _metrics(out):
         seconds += line["seconds"] + (line["setup_seconds"] if not lines else 0.0)
-        spent = costs(line, seconds, unit)
-        if not budget.allows(spent):
+        spent = costs(line, seconds, unit, config.phases)
+        within = budget.allows(spent)
+        if not within:
             break
-        score = {k: line[k] for k in ("test_accuracy", "test_rmse", "test_loss", "train_loss") if k in line}
+        score: dict[str, Any] = {
+            k: line[k] for k in ("test_accuracy", "test_rmse", "test_loss", "train_loss") if k in line
+        }
         lines.append({**spent, **score})
-    if not lines:
+    del lines[len(lines) // config.phases * config.phases :]  # a round that is not over
+    diverged = process.returncode == DIVERGED and within  # beyond the budget is none of our business
+    if not lines and not diverged:
         raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise --budget")
-    return lines
+    return lines, diverged
 
 
-def _summary(method: Method, step: float | None, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and spread of the last rounds within the budget."""
+def _metrics(out: Path) -> list[dict[str, Any]]:
+    """A run's lines; none if it was stopped in its first round."""
+    file = out / "metrics.jsonl"
+    return [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
+
+
+def _summary(method: Method, race: Mapping[str, Any] | None, runs: list[dict[str, Any]], score: str) -> dict[str, Any]:
+    """Mean and spread of the last rounds within the budget; none, if a run diverged: that is the result then."""
+    tuned = {name: race[name] if race else None for name in ("step_size", "edge")}
+    found = {"method": method.name, **tuned, "tuning_rounds": race["rounds"] if race else 0, "score": score}
+    diverged = sum(run["diverged"] for run in runs)
+    if diverged:
+        return found | {"diverged": diverged, "mean": None, "spread": None, "runs": runs}
     last = [run["rounds"][-1] for run in runs]
     mean = {key: statistics.fmean(line[key] for line in last) for key in last[0]}
-    score = "test_accuracy" if "test_accuracy" in last[0] else "test_rmse"
-    spread = statistics.stdev(line[score] for line in last) if len(last) > 1 else 0.0
-    return {"method": method.name, "step_size": step, "mean": mean, "spread": spread, "score": score, "runs": runs}
+    spread = statistics.stdev(line[score] for line in last) if len(last) > 1 else None
+    return found | {"diverged": 0, "mean": mean, "spread": spread, "runs": runs}
 
 
 def _main() -> None:
@@ -265,11 +298,9 @@ def _main() -> None:
     job = json.load(sys.stdin)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
     config, out, budget = Config(**values), Path(job["out"]), Budget(**job["budget"])
-    seen: list[dict[str, Any]] = []
+    seen = _metrics(out)
     resume, done = (out / "config.json").exists(), (out / "summary.json").exists()
     if resume:
-        if (out / "metrics.jsonl").exists():  # else it was stopped in its first round
-            seen = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
         there = Config.from_json(json.loads((out / "config.json").read_text()))
         if (config.rounds or 0) > (there.rounds or 0):
             config, done = replace(there, rounds=config.rounds), False
@@ -278,7 +309,10 @@ def _main() -> None:
     spent = [sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"] if seen else 0.0]
 
     def over() -> bool:
-        return bool(seen) and not budget.allows(costs(seen[-1], spent[0], job["unit"]))
+        return bool(seen) and not budget.allows(costs(seen[-1], spent[0], job["unit"], config.phases))
+
+    def alone() -> bool:
+        return os.getppid() != int(job["parent"])
 
     def note(line: dict[str, Any]) -> None:
         spent[0] += line["seconds"] + (0.0 if seen else line["setup_seconds"])
@@ -286,7 +320,9 @@ def _main() -> None:
 
     try:
         if not (done or over()):
-            train(config, out, resume=resume, workers=0, on_round=note, should_stop=over)
+            train(config, out, resume=resume, workers=0, on_round=note, enough=over, should_stop=alone)
+    except DivergedError:
+        sys.exit(DIVERGED)
     except FFGBError as error:
         print(f"ffgb: {error}", file=sys.stderr)
         sys.exit(2)

@@ -350,7 +350,12 @@ class Config:
     def exchanges(self) -> int:
         """Rounds of communication: all T of them are one in FFGB.L's one-round form."""
         assert self.rounds is not None  # resolved
-        return 1 if self.one_round else 2 * self.rounds if self.algorithm == "mime" else self.rounds
+        return 1 if self.one_round else self.phases * self.rounds
+
+    @property
+    def phases(self) -> int:
+        """Exchanges in a round."""
+        return Mime.phases if self.algorithm == "mime" else 1
 
     def to_json(self) -> dict[str, Any]:
         """What `config.json` holds: the settings, a fingerprint of every site file, and the versions in use."""

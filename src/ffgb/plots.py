@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -68,11 +69,18 @@ def compare(path: Path, found: Mapping[str, Any]) -> None:
     }
     for axis, (kind, label) in zip(figure.subplots(1, 4, sharey=True), labels.items(), strict=True):
         for j, method in enumerate(found["methods"]):
-            for k, run in enumerate(method["runs"]):
-                x, y = [line[kind] for line in run["rounds"]], [line[score] for line in run["rounds"]]
-                text = f"{method['method']} {method['mean'][score]:.4f}" if k == 0 else None
-                axis.plot(x, y, color=f"C{j % 10}", lw=1.8 if k == 0 else 0.7, alpha=1.0 if k == 0 else 0.5, label=text)
-                axis.plot(x[-1:], y[-1:], "o", color=f"C{j % 10}", ms=4)
+            runs = [run["rounds"] for run in method["runs"] if run["rounds"]]
+            color, mean = f"C{j % 10}", method["mean"]
+            text = f"{method['method']} {'diverged' if mean is None else f'{mean[score]:.4f}'}"
+            for lines in runs:
+                axis.plot(
+                    [line[kind] for line in lines], [line[score] for line in lines], color=color, lw=0.7, alpha=0.5
+                )
+            # as far as all seeds go: they may have had different numbers of rounds for the same bytes or seconds
+            shared = list(zip(*runs, strict=False))
+            x, y = ([fmean(line[name] for line in lines) for lines in shared] for name in (kind, score))
+            axis.plot(x, y, color=color, lw=1.8, label=text)
+            axis.plot(x[-1:], y[-1:], "o", color=color, ms=4)
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
         if kind in ("models", "bytes", "seconds"):

@@ -90,8 +90,14 @@ class Run:
     def write_model(self, data: bytes) -> None:
         self._write(self.path / "model.safetensors", data)
 
+    def reopen(self) -> None:
+        """Training goes on: what was written when it had ended is of another model."""
+        for name in ("summary.json", "model.safetensors", "clients.json", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
+
     def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
         """Everything a resumed run needs.  A round adds one file; nothing that is already there is written again."""
+        self.checkpoint.mkdir(exist_ok=True)  # a kill may have come before it
         job = self._job(state.job.at)
         if not job.exists():
             if state.geometry is not None:

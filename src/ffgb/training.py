@@ -62,7 +62,7 @@ class Elsewhere:
     def options(self, config: Config) -> dict[str, Any]:
         """What the server must know of them."""
         return {
-            **_options(config),
+            **server_options(config),
             "points": list(self.schema.rows),
             "tests": tests_of(self.schema),
             "minimum": min(self.minimum, int(config.participation or self.minimum)),
@@ -82,12 +82,14 @@ def train(
     on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
     on_round: Callable[[dict[str, Any]], None] = lambda metrics: None,
     should_stop: Callable[[], bool] = lambda: False,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train; with `out`, write a run directory, or continue the one that is there.
 
     The engine is "local", or "flower": its simulation, under Ray.  `elsewhere` are real sites.
     `on_setup` is told what clients are asked for before the first round, `on_round` is given each round's metrics, and
-    then `should_stop` is asked.
+    then `should_stop` is asked; and after whole rounds whether it is `enough`: then the run ends as if no more rounds
+    had been asked for.
     """
 
     def setting_up(what: str, done: int, clients: int) -> None:
@@ -139,6 +141,8 @@ def train(
             run.write_json("config.json", config.to_json())  # more rounds were asked for
         carried = {name: value for name, value in (metrics[-1] if metrics else {}).items() if name.startswith("wire_")}
         over = bool(config.stop and metrics and spent(metrics[-1]))  # the run had ended of itself
+        if run is not None and not over and state.t < config.exchanges:
+            run.reopen()
         for after, measured in () if over or should_stop() else rounds_of(server, state, config):
             state, line = after, measured | {"setup_seconds": setup}
             line |= {name: carried.get(name, 0.0) + total / server.N for name, total in moves.wire().items()}
@@ -149,6 +153,11 @@ def train(
             if run is not None:
                 run.save(state, metrics, before + time.perf_counter() - began)
             on_round(line)
+            if state.t % config.phases == 0 and not config.one_round and enough():
+                config = dataclasses.replace(config, rounds=state.t // config.phases, stop=False)
+                if run is not None:
+                    run.write_json("config.json", config.to_json())
+                break
             if should_stop():
                 break
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
@@ -254,11 +263,12 @@ def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple
     """Who holds what: the clients' parts of the training rows, then the test rows."""
     clients = [Holding(dataset.x, dataset.y, rows) for rows in parts]
     tests = in_parts(dataset.x_test, dataset.y_test)
-    options = {**_options(config), "points": [len(rows) for rows in parts], "tests": len(tests)}
+    options = {**server_options(config), "points": [len(rows) for rows in parts], "tests": len(tests)}
     return clients + tests, options
 
 
-def _options(config: Config) -> dict[str, Any]:
+def server_options(config: Config) -> dict[str, Any]:
+    """How the server samples, weights and adds up, whoever its clients are."""
     return {
         "seed": config.seed,
         "participation": config.participation,
@@ -275,7 +285,7 @@ def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> d
         "learner": config.learner,
         "data": config.data[0] if len(config.data) == 1 else list(config.data),
         "clients": config.clients,
-        "rounds": len(metrics),
+        "rounds": len(metrics) // config.phases,
         **({"ridge": config.ridge} if config.validation else {}),
         **{name: value for name, value in last.items() if name not in ("seconds", "setup_seconds")},
         "communication_models": last.get("models_up", 0.0) + last.get("models_down", 0.0),

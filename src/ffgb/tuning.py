@@ -21,7 +21,7 @@ from ffgb.engines.local import Holding, local_engine
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.runs import Run
 from ffgb.server import Server, State
-from ffgb.training import make_parts
+from ffgb.training import make_parts, server_options
 from ffgb.validation import set_aside
 
 FACTORS = tuple(2.0**j for j in range(-4, 5))
@@ -94,16 +94,15 @@ def tune(
     config = replace(config, rounds=rounds).resolved(dataset)
     if config.schedule in ("search", "theorem1", "theorem2") or config.step_size is None:
         raise FFGBError(f"--schedule {config.schedule} has no step size to tune; choose power or constant")
+    if not 0 < config.step_size < math.inf:
+        raise FFGBError(f"--step-size is a positive number, not {config.step_size:g}")
+    if out is not None and (out / "config.json").exists():
+        raise FFGBError(f"{out} holds a run; choose another --out")
     kept, aside = set_aside(config, SHARE, dataset, make_parts(config, dataset))
     holdings = [Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)]
     loss, scores = make_loss(config, dataset), list[dict[str, Any]]()
     with local_engine(holdings, workers, config.code) as engine:
-        server = Server(
-            *(engine, [len(rows) for rows in kept], len(aside)),
-            seed=config.seed,
-            participation=int(config.participation or len(kept)),
-            by_size=config.client_weights == "size",
-        )
+        server = Server(engine, [len(rows) for rows in kept], len(aside), **server_options(config))
         known: dict[str, Any] = {}
 
         def start(tried: Config) -> State:
@@ -138,7 +137,7 @@ def tune(
                 break
             until *= 2
     (best,) = racing
-    total = sum(candidate.state.t for candidate in everyone.values())
+    total = sum(candidate.state.t // phases for candidate in everyone.values())
     return Tuned(best, tuple(scores), total, best in (steps[0], steps[-1]))
 
 

@@ -208,9 +208,13 @@ def print_summary(summary: dict[str, Any], out: Path | None) -> None:
 def print_change(found: dict[str, Any], output: Path) -> None:
     """A model before and after, and what that cost."""
     print_rows([{"model": name, **found[name]} for name in ("before", "after")])
-    faster = f"predicts {found['speedup']:,.0f} times as fast; " if found["speedup"] > 1.5 else ""
+    faster = f"predicts {found['speedup']:,.0f} times as fast; " if found.get("speedup", 0.0) > 1.5 else ""
     traffic = f"{found['models']:,.1f} models ({in_bytes(found['bytes'])}) exchanged a client"
     print(f"{faster}{traffic if found['bytes'] else 'nothing was exchanged'}; {output}")
+    if found.get("clients_own"):
+        print(
+            f"at the {found['points']:,} rows that the run was trained on; a server that has none of them needs --data"
+        )
 
 
 def in_bytes(count: float) -> str:

@@ -102,9 +102,7 @@ def export(
     if onnx.resolve() == card.resolve():
         raise FFGBError(f"{onnx} cannot be both the ONNX file and the model card; choose another --card")
     for path in (onnx, card):
-        own = path.suffix == ".safetensors" or path.name in RUN_FILES
-        if own and path.exists() and path.resolve().parent == run.resolve():
-            raise FFGBError(f"{path} is a file of the run itself; choose another place")
+        _must_not_be_the_runs(path, run)
     loaded = _model_of(run, model)
     with Console(stderr=True).status("exporting"):
         made = exporting.checked(loaded)
@@ -148,6 +146,13 @@ def _model_of(run: Path, name: str) -> Model:
     return found
 
 
+def _must_not_be_the_runs(path: Path, run: Path, *may: str) -> None:
+    """Files of the run itself are not written over, but for these."""
+    own = path.suffix == ".safetensors" or path.name in RUN_FILES
+    if own and path.exists() and path.resolve().parent == run.resolve() and path.name not in may:
+        raise FFGBError(f"{path} is a file of the run itself; choose another place")
+
+
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are laid side by side.")],
@@ -175,7 +180,9 @@ def distill(
     ] = None,
     steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 10_000,
     rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 300,
-    step_size: Annotated[float, typer.Option(help="Its step size (clients).")] = 0.3,
+    step_size: Annotated[
+        float | None, typer.Option(help="Its step size (clients).", show_default="by learner, 0.3 for an mlp")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
     ] = None,
@@ -183,9 +190,12 @@ def distill(
 ) -> None:
     """One learner in place of an ensemble, by its values at points without labels."""
     from ffgb.ensembles import distill_run
+    from ffgb.export import must_be_writable
     from ffgb.runs import Run
 
     output = output or run / "distilled.safetensors"
+    must_be_writable(output, "distilled.safetensors")
+    _must_not_be_the_runs(output, run, "distilled.safetensors")
     with Console(stderr=True).status("distilling"):
         found = distill_run(*(Run.open(run), output, by, data or ()), steps=steps, rounds=rounds, step_size=step_size)
     print(json.dumps(found, allow_nan=False)) if as_json else print_change(found, output)
@@ -204,9 +214,12 @@ def reweight(
 ) -> None:
     """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
     from ffgb.ensembles import reweight_run
+    from ffgb.export import must_be_writable
     from ffgb.runs import Run
 
     output = output or run / "reweighted.safetensors"
+    must_be_writable(output, "reweighted.safetensors")
+    _must_not_be_the_runs(output, run, "reweighted.safetensors")
     with Console(stderr=True).status("reweighting") as status:
         found = reweight_run(
             *(Run.open(run), output),

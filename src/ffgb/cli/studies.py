@@ -76,21 +76,29 @@ def compare(
     if as_json:
         print(json.dumps(found, allow_nan=False))
         return
-    print_rows(
-        [
-            {
-                "method": m["method"],
-                "step size": "" if m["step_size"] is None else f"{m['step_size']:g}",
-                m["score"].replace("_", " "): f"{m['mean'][m['score']]:.4f} ± {m['spread']:.4f}",
-                "rounds": f"{m['mean']['rounds']:g}",
-                "models": f"{m['mean']['models']:,.1f}",
-                "traffic": in_bytes(m["mean"]["bytes"]),
-                "seconds": f"{m['mean']['seconds']:.1f}",
-            }
-            for m in found["methods"]
-        ]
-    )
-    print(f"mean ± standard deviation of {seeds} seeds; models of {found['unit']:,} parameters; all of it in {out}")
+    print_rows([_compared(m) for m in found["methods"]])
+    for m in found["methods"]:
+        if m["edge"]:
+            print(f"{m['method']}: the step size is the smallest or largest that was tried; another may be better")
+    what = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
+    print(f"{what}; models of {found['unit']:,} parameters; all of it in {out}")
+
+
+def _compared(method: dict[str, Any]) -> dict[str, str]:
+    """A method's row of the table."""
+    mean, spread = method["mean"], method["spread"]
+    row = {"method": method["method"], "step size": "" if method["step_size"] is None else f"{method['step_size']:g}"}
+    score = method["score"].replace("_", " ")
+    if mean is None:
+        told = f"diverged with {method['diverged']} of {len(method['runs'])} seeds"
+        return row | {score: told} | dict.fromkeys(("rounds", "models", "traffic", "seconds"), "")
+    return row | {
+        score: f"{mean[method['score']]:.4f}" + ("" if spread is None else f" ± {spread:.4f}"),
+        "rounds": f"{mean['rounds']:g}",
+        "models": f"{mean['models']:,.1f}",
+        "traffic": in_bytes(mean["bytes"]),
+        "seconds": f"{mean['seconds']:.1f}",
+    }
 
 
 @app.command()
