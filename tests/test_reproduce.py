@@ -46,6 +46,7 @@ def test_a_figure_runs_every_method_on_one_split(tiny: None, tmp_path: Path, mon
     assert fedavg["seeds"][0]["models"][-1] == pytest.approx(2 * 12 * size / 26_506, rel=0.05)
     assert tuned["seeds"][0]["test_accuracy"][-1] > fedavg["seeds"][0]["test_accuracy"][-1]
     assert closed["seeds"][0]["test_accuracy"][-1] > 0.95
+    assert tuned["tuning"]["rounds"] > 9  # nine candidates, and more of the better ones
     assert any("closed" in text for text in said)
     said.clear()
     assert figures.against_fedavg("digits", {"small": TINY}, "small", recall) == results
@@ -105,7 +106,7 @@ def test_step_sizes_are_tuned_where_it_is_said(tuned_at: float | None) -> None:
             if part.endswith("tuning"):
                 races.append(part)
                 assert f"-{settings['config']['similarity']:g}-" in part
-            return {"step_size": 1.0, "curve": {}}
+            return {"step_size": 1.0, "rounds": 28, "edge": False, "curve": {}}
 
     figures.against_fedavg("cifar10", {"reduced": chosen | {"tuned_at": tuned_at}}, "reduced", Asked())  # type: ignore[arg-type]
     where = (0.1, tuned_at or 0.3)

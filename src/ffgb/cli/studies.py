@@ -173,10 +173,17 @@ def reproduce(
     from ffgb.reproduce import reproduce as run_experiment
 
     out = out or Path("reproduced" if scale == "full" else f"reproduced-{scale}")
-    console = Console(stderr=True)
-    for name in experiments() if experiment == "all" else [experiment]:
+    console, scales = Console(stderr=True), {experiment: scale}
+    if experiment == "all":
+        # the only one that is reduced may be so among others that are not
+        scales = {
+            name: scale if scale in e.scales or scale != "reduced" else "full" for name, e in experiments().items()
+        }
+        for name, chosen in scales.items():
+            experiments()[name].needs(chosen)  # what is missing is said now, not after hours
+    for name, chosen in scales.items():
         with goes_on(out), console.status("starting") as status:
-            table = run_experiment(name, scale, out, lambda text, name=name: status.update(f"{name}: {text}"))  # type: ignore[misc]
+            table = run_experiment(name, chosen, out, lambda text, name=name: status.update(f"{name}: {text}"))  # type: ignore[misc]
         if sys.stdout.isatty():
             Console().print(Markdown(table))
         else:

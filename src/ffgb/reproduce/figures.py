@@ -87,10 +87,11 @@ def against_fedavg(data: str, scales: Mapping[str, Scale], scale: str, recall: R
                 curves_of(recall, f"{label}, as printed", name, config | {"step_size": printed}, unit, chosen["seeds"])
             )
             race = f"{data}-{there[label]['similarity']:g}-{label.lower()}-tuning"
-            best = recall.resumable(race, tuned, config=there[label], rounds=TUNING[label])["step_size"]
-            curves.append(
-                curves_of(recall, f"{label}, tuned", name, config | {"step_size": best}, unit, chosen["seeds"])
-            )
+            best = recall.resumable(race, tuned, config=there[label], rounds=TUNING[label])
+            step = config | {"step_size": best["step_size"]}
+            curves.append(curves_of(recall, f"{label}, tuned", name, step, unit, chosen["seeds"]))
+            # in how many rounds, all candidates together, and whether it is the smallest or largest that was tried
+            curves[-1]["tuning"] = {"rounds": best["rounds"], "edge": best["edge"]}
         closed = dealt(data, chosen, s) | {"rounds": 10}
         curves.append(curves_of(recall, "closed family", f"{data}-{s:g}-closed", closed, unit, chosen["seeds"]))
         panels.append({"title": f"s = {s:g}", "curves": curves})
@@ -185,6 +186,7 @@ def table(kind: str, results: Results) -> str:
             cost = f"{curve['seeds'][0][kind][-1]:,.0f}"
             step = curve["config"].get("step_size")
             step = "search" if step is None else f"{step:.3g}"
+            step += " (edge)" if curve.get("tuning", {}).get("edge") else ""
             lines.append(f"| {panel['title']} | {curve['label']} | {step} | {' | '.join([*cells, last, cost])} |")
     scale = results["settings"]
     seeds = f"{scale['seeds']} seeds, mean ± standard deviation" if scale["seeds"] > 1 else "one seed"
