@@ -312,6 +312,13 @@ def test_distill_makes_one_learner_of_an_ensemble(tmp_path: Path, refused: Calla
     result = ffgb("distill", run, "--steps", "500")
     assert result.returncode == 0, result.stderr
     assert "nothing was exchanged" in result.stdout
+    assert "rows that the run was trained on" in result.stdout
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    for name in ("model.safetensors", "config.json"):
+        assert "a file of the run itself" in refused("distill", run, "--steps", "1", "-o", run / name)
+    assert "does not exist" in refused("reweight", run, "-o", tmp_path / "none" / "m.safetensors")
+    assert "--sampled is a share" in refused("reweight", run, "--sampled", "0")
+    assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     assert ffgb("predict", run / "distilled.safetensors", site(tmp_path / "x.csv")).returncode == 2  # other columns
     ffgb("train", *QUICK, "--out", tmp_path / "closed")
     assert "one array already" in refused("distill", tmp_path / "closed")
@@ -320,6 +327,9 @@ def test_distill_makes_one_learner_of_an_ensemble(tmp_path: Path, refused: Calla
     assert weighted["after"]["loss"] < weighted["before"]["loss"]
     shown = ffgb("reweight", run, "--rounds", "5").stdout
     assert "exchanged a client" in shown
+    assert "as fast" not in shown  # it has as many learners as before
+    ffgb("train", "--out", run, "--resume", "--rounds", "4")
+    assert not (run / "distilled.safetensors").exists()  # it was made of another model
     assert "one array" in refused("reweight", tmp_path / "closed")
     assert "--distill-rounds is for" in refused("train", "--learner", "mlp", "--distill-rounds", "3")
     assert "trees have none" in refused("train", "--learner", "tree", "--distill", "rounds")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ffgb.algorithms.fedavg import FedAvg
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.config import Config
+from ffgb.config import Config, load_data
 from ffgb.distill import by_clients, by_server, distilled_rounds, lessons
 from ffgb.engines.local import Holding, InProcess, LocalEngine
 from ffgb.ensembles import distill_run, reweight_run
@@ -197,3 +198,17 @@ def test_a_run_is_distilled_to_a_model_that_loads(by: str, tmp_path: Path) -> No
     json.dumps(found, allow_nan=False)
     with pytest.raises(FFGBError, match="server or clients"):
         distill_run(Run.open(tmp_path / "run"), out, "friends")
+
+
+def test_a_run_between_sites_is_distilled_at_points_of_the_server(tmp_path: Path) -> None:
+    config = Config(data="wine", clients=3, learner="mlp", rounds=2, oracle_steps=20)
+    train(config, tmp_path / "run", workers=0)
+    run, dataset = Run.open(tmp_path / "run"), load_data(config)
+    run.write_json("config.json", run.config | {"data": ["sites"]})
+    pd.DataFrame(dataset.x_test, columns=dataset.columns).to_csv(tmp_path / "points.csv", index=False)
+    found = distill_run(run, tmp_path / "one.safetensors", files=[str(tmp_path / "points.csv")], steps=20)
+    assert (found["before"], found["after"]) == ({"learners": 12}, {"learners": 1})  # there is nothing to score it on
+    assert (found["points"], found["clients_own"], found["models"]) == (len(dataset.x_test), False, 0.0)
+    assert Model.load(tmp_path / "one.safetensors").f.terms == 1
+    with pytest.raises(FFGBError, match="at its sites"):
+        distill_run(run, tmp_path / "two.safetensors")

@@ -92,7 +92,8 @@ class Run:
 
     def reopen(self) -> None:
         """Training goes on: what was written when it had ended is of another model."""
-        for name in ("summary.json", "model.safetensors", "clients.json", "report.html"):
+        models = ("model.safetensors", "distilled.safetensors", "reweighted.safetensors")
+        for name in (*models, "summary.json", "clients.json", "report.html"):
             (self.path / name).unlink(missing_ok=True)
 
     def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
