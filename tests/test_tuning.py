@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from ffgb.config import Config
+from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
+from ffgb.engines.local import Holding, InProcess
 from ffgb.errors import FFGBError
-from ffgb.tuning import FACTORS, tune
+from ffgb.server import Server
+from ffgb.training import make_parts, server_options
+from ffgb.tuning import FACTORS, SHARE, tune
+from ffgb.validation import set_aside
 
 
 def best_of(rung: dict[float, tuple[float, float]]) -> tuple[float, float]:
@@ -51,13 +55,19 @@ def test_successive_halving(algorithm: str) -> None:
 
 
 def test_candidates_go_on_as_if_nobody_had_trained_between() -> None:
-    # the winner's scores are those of a run of its own
+    # the winner's scores are those of a run of its own, and do not depend on workers
     config = Config(data="wine", clients=3, algorithm="scaffold", learner="mlp")
-    found = tune(config, 2, workers=0)
-    alone = [s["loss"] for s in found.scores if s["step_size"] == found.step_size]
-    one = tune(config, 2, workers=2)
-    assert [s["loss"] for s in one.scores if s["step_size"] == found.step_size] == alone
-    assert len(alone) >= 3
+    found = tune(config, 2, workers=2)
+    scores = {s["rounds"]: s["loss"] for s in found.scores if s["step_size"] == found.step_size}
+    assert len(scores) >= 3
+    dataset = load_data(config)
+    chosen = replace(config, step_size=found.step_size).resolved(dataset)
+    kept, aside = set_aside(chosen, SHARE, dataset, make_parts(chosen, dataset))
+    engine = InProcess([Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)])
+    server = Server(engine, [len(rows) for rows in kept], len(aside), **server_options(chosen))
+    state = server.start(make_algorithm(chosen), make_learner(chosen, dataset), make_loss(chosen, dataset))
+    alone = {line["round"]: line["test_loss"] for _, line in server.rounds(state, max(scores))}
+    assert scores == {rounds: alone[rounds] for rounds in scores}
 
 
 @pytest.mark.parametrize("algorithm", ["ffgb", "mime", "scaffold"])
@@ -93,3 +103,15 @@ def test_the_command_prints_the_best() -> None:
     found = json.loads(result.stdout)
     plain = subprocess.run(command, capture_output=True, text=True)
     assert f"best: --step-size {found['step_size']:g}" in plain.stdout
+
+
+def test_any_option_of_training_may_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('data = "wine"\nclients = 5\nlocal_epochs = 2\nbatch = 16\nparticipation = 2\n')
+    command = [sys.executable, "-m", "ffgb", "tune", "--config", "job.toml", "--clients", "3", "--rounds", "1"]
+    result = subprocess.run([*command, "--out", "t", "--json"], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    tried = [json.loads(file.read_text()) for file in (tmp_path / "t").glob("*/config.json")]
+    assert tried
+    for config in tried:
+        assert (config["data"], config["clients"], config["participation"]) == (["wine"], 3, 2)
+        assert (config["local_epochs"], config["batch"], config["algorithm"]) == (2, 16, "fedavg")

@@ -63,7 +63,7 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """The directory is this process's alone: two that trained in it would overwrite each other."""
-        self.checkpoint.mkdir(exist_ok=True)
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
         with (self.checkpoint / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -101,7 +102,10 @@ def tune(
     kept, aside = set_aside(config, SHARE, dataset, make_parts(config, dataset))
     holdings = [Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)]
     loss, scores = make_loss(config, dataset), list[dict[str, Any]]()
-    with local_engine(holdings, workers, config.code) as engine:
+    with (
+        nullcontext() if out is None else Run(out).locked(),
+        local_engine(holdings, workers, config.code) as engine,
+    ):
         server = Server(engine, [len(rows) for rows in kept], len(aside), **server_options(config))
         known: dict[str, Any] = {}
 

@@ -73,6 +73,12 @@ def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
     return values
 
 
+def was_given(ctx: typer.Context, name: str) -> bool:
+    """Is the value of this option the user's, and not its default?"""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def trust(learner: str | None) -> None:
     """The user names code of their own that a model needs: only then is it imported."""
     if learner is not None:

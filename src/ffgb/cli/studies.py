@@ -19,6 +19,8 @@ from ffgb.cli.common import (
     in_bytes,
     number,
     print_rows,
+    settings_of,
+    was_given,
 )
 from ffgb.errors import FFGBError
 
@@ -103,6 +105,7 @@ def _compared(method: dict[str, Any]) -> dict[str, str]:
 
 @app.command()
 def tune(
+    ctx: typer.Context,
     data: Annotated[list[str] | None, typer.Option(help="As for train.", show_default="digits")] = None,
     target: Annotated[str | None, typer.Option(help="As for train.")] = None,
     clients: Annotated[int | None, typer.Option(help="As for train.", show_default="20, or the sites", min=1)] = None,
@@ -121,16 +124,27 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Where to keep what was tried: started again, the race goes on from there.")
     ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="TOML with any options of train; what is given here comes first.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """The best step size of a method, by successive halving on rows that clients set aside."""
     from ffgb.config import Config
     from ffgb.tuning import tune as run_tuning
 
-    dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha}
-    dealt |= {"labels": labels, "seed": seed}
-    method: dict[str, Any] = {"algorithm": algorithm, "learner": learner, "local_steps": local_steps}
-    config = Config(data=tuple(data or ("digits",)), target=target, step_size=step_size, **dealt, **method)
+    options: dict[str, Any] = {
+        "data": tuple(data or ("digits",)), "target": target, "clients": clients, "split": split, "labels": labels,
+        "similarity": similarity, "alpha": alpha, "algorithm": algorithm, "learner": learner,
+        "local_steps": local_steps, "step_size": step_size, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in options.items() if was_given(ctx, name)}
+    config = Config(**options | settings_of(settings_file) | given)
     with goes_on(out) if out else nullcontext(), Console(stderr=True).status("tuning") as status:
 
         def tell(score: dict[str, Any]) -> None:

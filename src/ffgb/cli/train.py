@@ -19,6 +19,7 @@ from ffgb.cli.common import (
     number,
     print_summary,
     settings_of,
+    was_given,
 )
 from ffgb.errors import FFGBError
 
@@ -223,7 +224,7 @@ def train(
     from ffgb.training import train as run_training
 
     settings = {field.name for field in dataclasses.fields(Config)}
-    given = {name: value for name, value in ctx.params.items() if name in settings and _was_given(ctx, name)}
+    given = {name: value for name, value in ctx.params.items() if name in settings and was_given(ctx, name)}
     for name, read in (
         ("data", tuple),
         ("categories", lambda text: tuple(name.strip() for name in text.split(","))),
@@ -296,11 +297,6 @@ def _stopped(out: Path) -> NoReturn:
     else:
         print("ffgb: stopped before a round was finished; nothing was written", file=sys.stderr)
     sys.exit(INTERRUPTED)
-
-
-def _was_given(ctx: typer.Context, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _sizes(text: str) -> tuple[int, ...]:
