@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-from scipy.stats import rankdata
 
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
@@ -142,6 +141,8 @@ class Model:
 
 def auc(score: Array, y: Array) -> float:
     """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing."""
+    from scipy.stats import rankdata  # here, because it takes a second to import
+
     ranks, ones = rankdata(score), int((y == 1).sum())
     if ones in (0, len(y)):
         return 0.5
