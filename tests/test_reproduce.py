@@ -113,6 +113,33 @@ def test_step_sizes_are_tuned_where_it_is_said(tuned_at: float | None) -> None:
     assert races == [f"cifar10-{s:g}-{method}-tuning" for s in where for method in ("ffgb", "fedavg")]
 
 
+def test_a_step_size_that_diverges_is_halved_and_one_as_printed_is_told(tmp_path: Path) -> None:
+    base = {"data": "wine", "clients": 3, "algorithm": "fedavg", "learner": "mlp", "rounds": 4, "local_steps": 20}
+    recall = Recall(tmp_path, lambda text: None)
+    wild = recall.resumable("wild", run, config=base | {"step_size": 1e9, "seed": 0}, unit=100)
+    assert wild["diverged"]
+    asked: list[float] = []
+
+    class Asked:
+        def resumable(self, part: str, compute: Any, *, config: dict[str, Any], **more: Any) -> dict[str, Any]:
+            if part.endswith("tuning"):
+                return {"step_size": 0.8, "rounds": 28, "edge": False}
+            asked.append(config["step_size"] if config.get("algorithm") else 0.0)
+            fine = config.get("step_size", 0.0) < 0.5 or "algorithm" not in config or config["seed"] == 0
+            length = 5 if fine else 2
+            curve = {name: [float(t) for t in range(length)] for name in ("rounds", "models", "test_accuracy")}
+            return {"curve": curve} | ({} if fine else {"diverged": True})
+
+    scales = {"full": figures.MNIST["full"]}
+    found = figures.against_fedavg("mnist", scales, "full", Asked())  # type: ignore[arg-type]
+    tuned = next(c for c in found["panels"][0]["curves"] if c["label"] == "FedAvg, tuned")
+    assert tuned["config"]["step_size"] == 0.4
+    assert not tuned["diverged"]
+    assert [step for step in asked if step >= 0.4][:5] == [0.8, 0.8, 0.4, 0.4, 0.4]  # the second seed ended it
+    text = figures.table("models", found | {"scale": "full"})
+    assert "| FedAvg, tuned | 0.4 (0.8 diverged) |" in text
+
+
 def test_niid_bench_has_the_net_of_its_paper() -> None:
     pytest.importorskip("torch")
     x = np.zeros((20, 3, 32, 32), np.float32)

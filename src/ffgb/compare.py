@@ -257,7 +257,7 @@ def _run(
         reason = error.strip().splitlines()[-1:] or ["it ended without a word"]
         raise FFGBError(f"{method.name}, seed {config.seed}: {reason[0].removeprefix('ffgb: ')}")
     lines, seconds, within = list[dict[str, Any]](), 0.0, True
-    for line in _metrics(out):
+    for line in metrics_of(out):
         seconds += line["seconds"] + (line["setup_seconds"] if not lines else 0.0)
         spent = costs(line, seconds, unit, config.phases)
         within = budget.allows(spent)
@@ -274,8 +274,8 @@ def _run(
     return lines, diverged
 
 
-def _metrics(out: Path) -> list[dict[str, Any]]:
-    """A run's lines; none if it was stopped in its first round."""
+def metrics_of(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run directory; none if the run was stopped in its first round."""
     file = out / "metrics.jsonl"
     return [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
 
@@ -298,7 +298,7 @@ def _main() -> None:
     job = json.load(sys.stdin)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
     config, out, budget = Config(**values), Path(job["out"]), Budget(**job["budget"])
-    seen = _metrics(out)
+    seen = metrics_of(out)
     resume, done = (out / "config.json").exists(), (out / "summary.json").exists()
     if resume:
         there = Config.from_json(json.loads((out / "config.json").read_text()))

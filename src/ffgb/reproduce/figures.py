@@ -5,6 +5,7 @@ What the text leaves open is as in the authors' code or as stated here:
 - FedAvg's printed step sizes are those of a loss *summed* over a batch of 20 % of a client's points; ours is a mean, so
   they are multiplied by the size of that batch.  Taken as steps for a mean they would cripple it.
 - η^{k,t} = η₀/(Kt+k+1), the paper's; μ = 0; pixels are divided by 255; the residual starts at 0 in every round.
+- What tuning.py finds best in some rounds may diverge later: it is halved until it does not, with any of the seeds.
 - Communication is a client's, both ways, in numbers of parameters over those of one net.  A round's cost is paid when
   the round is over.  The authors' code plots it before: their curves lie one round further left (dotted).
 - Figure 2 is of CIFAR-10 in the paper; here it is of MNIST, where it can be repeated in hours.
@@ -88,10 +89,13 @@ def against_fedavg(data: str, scales: Mapping[str, Scale], scale: str, recall: R
             )
             race = f"{data}-{there[label]['similarity']:g}-{label.lower()}-tuning"
             best = recall.resumable(race, tuned, config=there[label], rounds=TUNING[label])
-            step = config | {"step_size": best["step_size"]}
-            curves.append(curves_of(recall, f"{label}, tuned", name, step, unit, chosen["seeds"]))
+            step, found = best["step_size"], {"diverged": True}
+            while found["diverged"]:  # what is best for some rounds may be too long for more, or for another seed
+                settings = config | {"step_size": step}
+                found = curves_of(recall, f"{label}, tuned", name, settings, unit, chosen["seeds"])
+                step /= 2
             # in how many rounds, all candidates together, and whether it is the smallest or largest that was tried
-            curves[-1]["tuning"] = {"rounds": best["rounds"], "edge": best["edge"]}
+            curves.append(found | {"tuning": {name: best[name] for name in ("step_size", "rounds", "edge")}})
         closed = dealt(data, chosen, s) | {"rounds": 10}
         curves.append(curves_of(recall, "closed family", f"{data}-{s:g}-closed", closed, unit, chosen["seeds"]))
         panels.append({"title": f"s = {s:g}", "curves": curves})
@@ -161,12 +165,17 @@ def _figure2(scale: str) -> dict[str, Any]:
 
 
 def curves_of(recall: Recall, label: str, name: str, config: dict[str, Any], unit: int, seeds: int) -> dict[str, Any]:
-    """A method's curves, one a seed."""
-    found = [
-        recall.resumable(f"{name}-{seed}", run, config=config | {"seed": seed}, unit=unit)["curve"]
-        for seed in range(seeds)
-    ]
-    return {"label": label, "config": config, "seeds": found}
+    """A method's curves, one a seed; if one diverged, as far as all of them went."""
+    found, diverged = list[dict[str, list[float]]](), False
+    for seed in range(seeds):
+        if not diverged:
+            one = recall.resumable(f"{name}-{seed}", run, config=config | {"seed": seed}, unit=unit)
+            found.append(one["curve"])
+            diverged = bool(one.get("diverged"))
+    if diverged:
+        rows = min(len(curve.get("rounds", ())) for curve in found)
+        found = [{name: values[:rows] for name, values in curve.items()} for curve in found]
+    return {"label": label, "config": config, "diverged": diverged, "seeds": found}
 
 
 def table(kind: str, results: Results) -> str:
@@ -186,7 +195,7 @@ def table(kind: str, results: Results) -> str:
             cost = f"{curve['seeds'][0][kind][-1]:,.0f}"
             step = curve["config"].get("step_size")
             step = "search" if step is None else f"{step:.3g}"
-            step += " (edge)" if curve.get("tuning", {}).get("edge") else ""
+            step += _doubts(curve)
             lines.append(f"| {panel['title']} | {curve['label']} | {step} | {' | '.join([*cells, last, cost])} |")
     scale = results["settings"]
     seeds = f"{scale['seeds']} seeds, mean ± standard deviation" if scale["seeds"] > 1 else "one seed"
@@ -194,6 +203,16 @@ def table(kind: str, results: Results) -> str:
     what = f"{seeds}; {_what(results)}, %. A model is {results['unit']:,} numbers."
     lines += ["", f"{how}, scale {results['scale']}; {what}"]
     return "\n".join(lines) + "\n"
+
+
+def _doubts(curve: Mapping[str, Any]) -> str:
+    """What is to be said of a step size."""
+    tuning = curve.get("tuning", {})
+    if curve.get("diverged"):
+        return " (diverged)"
+    if tuning and tuning["step_size"] != curve["config"]["step_size"]:
+        return f" ({tuning['step_size']:.3g} diverged)"
+    return " (edge)" if tuning.get("edge") else ""
 
 
 COLUMNS = {"models": MARKS["models"], "rounds": (1, 2, 3, 6, 17, 100, 300)}

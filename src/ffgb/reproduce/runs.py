@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ffgb.compare import costs
+from ffgb.compare import costs, metrics_of
 from ffgb.config import Config
+from ffgb.errors import DivergedError
 from ffgb.training import Result, train
 from ffgb.tuning import tune
 
@@ -39,8 +40,11 @@ def go_on(folder: Path, config: Mapping[str, Any], say: Callable[[str], None]) -
 
 
 def run(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any], unit: int) -> dict[str, Any]:
-    """A run's curve.  A *model* has `unit` parameters, whatever the learner is."""
-    return {"curve": curve(go_on(scratch, config, say).metrics, unit)}
+    """A run's curve, as far as it went if it diverged.  A *model* has `unit` parameters, whatever the learner is."""
+    try:
+        return {"curve": curve(go_on(scratch, config, say).metrics, unit)}
+    except DivergedError:
+        return {"curve": curve(metrics_of(scratch), unit), "diverged": True}
 
 
 def tuned(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any], rounds: int) -> dict[str, Any]:
