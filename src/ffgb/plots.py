@@ -115,9 +115,14 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
                 theirs = "counted as in the authors' code" if j == 0 else None
                 axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0, label=theirs)
         everything = 100 * np.concatenate([np.ravel(s[y]) for curve in panel["curves"] for s in curve["seeds"]])
-        axis.set_ylim(max(0.0, np.quantile(everything, 0.1) - 8.0), everything.max() + 1.5)
+        # the few rounds in which nothing is learnt yet may lie below, and no space is left where there are none
+        least, greatest = everything.min(), everything.max()
+        low = max(np.quantile(everything, 0.1) - 8.0, least - 0.2 * (greatest - least))
+        axis.set_ylim(max(0.0, low), greatest + 0.1 * (greatest - low))
         if max(s[kind][-1] for curve in panel["curves"] for s in curve["seeds"]) > 50:
             axis.set_xscale("log")
+        elif kind == "rounds":
+            axis.xaxis.get_major_locator().set_params(integer=True)
         what = f"models of {results['unit']:,} numbers" if kind == "models" else "rounds"
         _labelled(axis, panel["title"], what, f"{y.partition('_')[0]} accuracy, %")
         axis.legend(fontsize=8, frameon=False, loc="lower right")
