@@ -141,7 +141,7 @@ class Model:
 
 def auc(score: Array, y: Array) -> float:
     """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing."""
-    from scipy.stats import rankdata  # here, because it takes a second to import
+    from scipy.stats import rankdata  # here, because it takes time to import
 
     ranks, ones = rankdata(score), int((y == 1).sum())
     if ones in (0, len(y)):
