@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "config": {"data": "mnist", "clients": 56, "learner": "mlp", "rounds": 8, "oracle_steps": 200},
         # Each distillation loses a little of what boosting gained: so more rounds, and steps that stay long.
         "between": {"rounds": 16, "step_size": 14.0, "step_power": 0.5, "distill_rounds": 100},
-        "end": {"rounds": 400, "steps": 20_000},
+        "end": {"rounds": 400, "steps": 20_000, "reweighting": (0.001, 0.003, 0.01, 0.03)},
     },
     "small": {
         "config": {"data": "digits", "clients": 10, "learner": "mlp", "rounds": 6, "oracle_steps": 60},
         "between": {"rounds": 6, "distill_rounds": 20},
-        "end": {"rounds": 60, "steps": 2_000},
+        "end": {"rounds": 60, "steps": 2_000, "reweighting": (0.03,)},
     },
 }  # fmt: skip
 
@@ -35,6 +35,7 @@ def trained(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, A
     return {
         "learners": result.model.f.terms,
         "accuracy": last["test_accuracy"],
+        "loss": last["test_loss"],
         "models": last["models_up"] + last["models_down"],
         "bytes": last["bytes_up"] + last["bytes_down"],
         "curve": curve(result.metrics, result.model.family.size),
@@ -42,21 +43,31 @@ def trained(scratch: Path, say: Callable[[str], None], *, config: Mapping[str, A
 
 
 def at_the_end(
-    scratch: Path, say: Callable[[str], None], *, config: Mapping[str, Any], rounds: int, steps: int
+    scratch: Path,
+    say: Callable[[str], None],
+    *,
+    config: Mapping[str, Any],
+    rounds: int,
+    steps: int,
+    reweighting: Sequence[float],
 ) -> dict[str, Any]:
-    """The ensemble, and what becomes of it when training is over."""
+    """The ensemble, and what becomes of it when training is over; by FedBoost with every step size that is given."""
     ensemble = trained(scratch / "run", say, config=config)
     rows, run = {"none": ensemble}, Run.open(scratch / "run")
     for name, how in (
         ("server, at the end", partial(distill_run, by="server", steps=steps)),
         ("clients by FedAvg, at the end", partial(distill_run, by="clients", rounds=rounds)),
-        ("none, but weighted anew by FedBoost", reweight_run),
+        *(
+            (f"none, but weighted anew by FedBoost, η = {eta:g}", partial(reweight_run, step_size=eta))
+            for eta in reweighting
+        ),
     ):
         say(name)
         found = how(run, scratch / "out.safetensors")
         rows[name] = {
             "learners": found["after"]["learners"],
             "accuracy": found["after"]["accuracy"],
+            "loss": found["after"]["loss"],
             "models": ensemble["models"] + found["models"],
             "bytes": ensemble["bytes"] + found["bytes"],
             "faster": found.get("speedup"),
@@ -81,13 +92,12 @@ def results(scale: str, recall: Recall) -> dict[str, Any]:
 
 
 def table(results: Results) -> str:
-    lines = ["| distilled by | learners | test accuracy, % | models exchanged in all | predicts faster |"]
-    lines.append("|---|---|---|---|---|")
+    lines = ["| distilled by | learners | test accuracy, % | test loss | models exchanged in all | predicts faster |"]
+    lines.append("|---|---|---|---|---|---|")
     for name, row in results["rows"].items():
         faster = f"{row['faster']:,.0f} ×" if row.get("faster") else ""
-        lines.append(
-            f"| {name} | {row['learners']:,} | {100 * row['accuracy']:.1f} | {row['models']:,.0f} | {faster} |"
-        )
+        scores = f"{100 * row['accuracy']:.1f} | {row['loss']:.3f}"
+        lines.append(f"| {name} | {row['learners']:,} | {scores} | {row['models']:,.0f} | {faster} |")
     config, between, end = (results["settings"][name] for name in ("config", "between", "end"))
     how = f"{config['data']}, {config['clients']} clients, s = 0.1, K = 2, {config['rounds']} boosting rounds"
     more = (
