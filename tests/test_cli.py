@@ -443,6 +443,8 @@ def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) 
         (["--algorithm", "fedavg", "--schedule", "power"], "constant steps"),
         (["--algorithm", "scaffold", "--learner", "mlp", "--step-size", "30"], "diverged|infinite"),
         (["--momentum", "0.9"], "such as fedavg"),
+        (["--augment"], "--augment is for fedavg"),
+        (["--algorithm", "fedavg", "--learner", "mlp", "--augment"], "images for --learner cnn"),
         (["--batch", "much"], "--batch 'much'"),
         (["--distill", "clients"], "is one array"),
         (["--distill", "friends", "--learner", "mlp"], "--distill is clients"),

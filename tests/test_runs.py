@@ -74,14 +74,17 @@ def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(algorithm: str, 
     same(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_a_run_of_convolutional_nets_on_image_files_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"oracle_steps": 3}, {"algorithm": "mime", "augment": True}])
+def test_a_run_of_convolutional_nets_on_image_files_goes_on_to_the_same_bits(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     for name, rows in (("a", 30), ("b", 50)):
         x = rng.integers(0, 255, (rows, 1, 16, 16)).astype(np.uint8)
         np.savez(tmp_path / f"{name}.npz", x=x, y=rng.integers(0, 2, rows))
     files = (str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
-    config = Config(data=files, learner="cnn", rounds=3, local_steps=2, oracle_steps=3)
+    config = Config(data=files, learner="cnn", rounds=3, local_steps=2, **settings)
     train(config, tmp_path / "whole", workers=0)
     train(config, tmp_path / "broken", workers=0, should_stop=lambda: (tmp_path / "broken").exists())
     train(config, tmp_path / "broken", workers=2, resume=True)

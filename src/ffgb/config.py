@@ -79,6 +79,7 @@ ONLY = {
     "one_round": ("ffgb-l",),
     "ridge": ("ffgb", "ffgb-c"),
     "distill": ("ffgb",),
+    "augment": PARAMETRIC,
 }
 """Which algorithms have a use for a setting that others have none for."""
 SMOOTH = ("inputs", *FOURIER)
@@ -152,6 +153,8 @@ class Config:
     validation: float = 0.0
     """The share of its rows that each client sets aside to choose λ and the number of rounds by."""
     hidden: tuple[int, ...] | None = None
+    augment: bool = False
+    """Photographs are shifted and mirrored at random in every step of a parametric method (cnn, your own nets)."""
     oracle_steps: int | None = None
     learning_rate: float | None = None
     batch: float | None = None
@@ -525,10 +528,14 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
             *(scaled(ask), outputs, config.hidden or ()), **oracle
         ),
         "tree": lambda ask: Tree(Flatten(space.inputs), outputs, config.depth),
-        "cnn": lambda ask: Net(space.shape, outputs, "cnn", hidden=config.hidden or (), **oracle),
+        "cnn": lambda ask: Net(
+            *(space.shape, outputs, "cnn"), hidden=config.hidden or (), augment=config.augment, **oracle
+        ),
     }
     if ":" in config.learner:
-        families[config.learner] = lambda ask: Net(space.shape, outputs, config.learner, scaled=scaled(ask), **oracle)
+        families[config.learner] = lambda ask: Net(
+            *(space.shape, outputs, config.learner), scaled=scaled(ask), augment=config.augment, **oracle
+        )
     for name in config.code:
         allow(name)
     if config.learner not in (*CLOSED, *families):
@@ -536,6 +543,8 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         raise FFGBError(f"there is no learner {config.learner!r}; choose {known}, or your own package.module:factory")
     if config.learner == "cnn" and not dataset.image:
         raise FFGBError("the learner cnn needs images, and these are tables; choose features, linear, mlp or tree")
+    if config.augment and not (dataset.image and (config.learner == "cnn" or ":" in config.learner)):
+        raise FFGBError("--augment shifts and mirrors images for --learner cnn, or a torch module of your own")
 
     def few_rows(statistic: Statistic) -> Any:
         rows = slice(None, None, max(1, len(dataset.x) // 64))

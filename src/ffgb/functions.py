@@ -36,6 +36,10 @@ Parameters: TypeAlias = Mapping[str, Array]
 
 Fit: TypeAlias = Callable[[Array, np.random.Generator], Parameters]
 """What an oracle is made of: values φ at fixed points, and randomness, to the parameters of a member."""
+Slope: TypeAlias = Callable[[Array, Array], Array]
+"""Of a loss, by values (n, c): of these values, at these rows."""
+Chance: TypeAlias = tuple[int, ...] | None
+"""The seed of what is random in a step, if anything is to be."""
 
 
 class JetFit(NamedTuple):
@@ -75,8 +79,11 @@ class Walk(ABC):
     """Of the mean loss over the rows asked for last, by the vector."""
 
     @abstractmethod
-    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
-        """The gradient at the vector, by what `slope` makes of values (n, c) and rows: ∇₁ℓ, (n, c)."""
+    def differentiate(self, rows: Array, slope: Slope, chance: Chance = None) -> None:
+        """The gradient at the vector, by the slope ∇₁ℓ of the loss at these rows.
+
+        If something is left to chance in a step, such as what dropout drops, it comes from there; without, nothing is.
+        """
 
     @abstractmethod
     def pack(self, parameters: Parameters) -> Array:

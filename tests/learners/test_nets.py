@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from ffgb import trust
+from ffgb.algorithms.parametric import Copies, FirstOrder, Local
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Parameters
 from ffgb.learners import nets
 from ffgb.learners.mlp import batches
 from ffgb.learners.nets import Net
+from ffgb.losses import Square
+from ffgb.seeds import stream
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -190,6 +193,65 @@ def test_minimax_keeps_what_members_are_best_at(monkeypatch: pytest.MonkeyPatch,
     assert len(looked) == 4
     assert largest_error(family, member, x, phi) == pytest.approx(min(looked), rel=1e-4)
     family.minimax(x)(np.full_like(phi, np.nan), np.random.default_rng(1))
+
+
+def test_images_are_shifted_and_mirrored() -> None:
+    n, rng = 400, np.random.default_rng(0)
+    x = rng.standard_normal((n, *SMALL)).astype(np.float32)
+    varied = nets._varied(torch.from_numpy(x), rng).numpy()
+    around, (_, h, w), seen = np.pad(x, ((0, 0), (0, 0), (4, 4), (4, 4)), "reflect"), SMALL, set()
+    for image, frame in zip(varied, around, strict=True):
+        (where,) = [
+            (i, j, mirrored)
+            for i in range(9)
+            for j in range(9)
+            for mirrored in (False, True)
+            if np.array_equal(image, frame[:, i : i + h, j : j + w][..., :: -1 if mirrored else 1])
+        ]
+        seen.add(where)
+    assert len(seen) > 0.9 * 162  # of all there are, 400 times one of 162
+
+
+@pytest.mark.parametrize("module", ["cnn", "mine:tiny"])
+def test_a_step_with_varied_images_is_one_at_those_images(module: str, tiny: str) -> None:
+    x, target = problem(12)
+    family, rows, chance = Net(SMALL, 3, module, augment=True), np.array([3, 0, 7, 11, 5]), (1, 2, 3)
+    rng = np.random.default_rng(chance)
+    rng.integers(2**63)  # torch's own
+    images = nets._varied(torch.from_numpy(x[rows]), rng).numpy()
+    found = []
+    for net, points, which, seed in ((family, x, rows, chance), (Net(SMALL, 3, module), images, np.arange(5), None)):
+        walk = net.walk(points.reshape(len(points), -1), 5)
+        walk.vector[:] = walk.pack(start(net, 1))
+        walk.differentiate(which, lambda values, _: values - target[rows], seed)
+        found.append(walk.gradient.copy())
+    np.testing.assert_array_equal(*found)
+    # without chance they are as they are: the gradient of all points is no random one
+    walk, plain = family.walk(x.reshape(12, -1), 5), Net(SMALL, 3, module).walk(x.reshape(12, -1), 5)
+    for each in (walk, plain):
+        each.vector[:] = each.pack(start(family, 1))
+        each.differentiate(rows, lambda values, _: values - target[rows])
+    np.testing.assert_array_equal(walk.gradient, plain.gradient)
+
+
+def test_dropout_drops_something_else_in_every_step(tiny: str) -> None:
+    def drop(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(trust._known[tiny](shape, outputs), nn.Dropout(0.5))
+
+    trust.register("mine:drop", drop)
+    x, target = problem(12)
+    rows, loss, family = np.arange(12), Square(3), Net(SMALL, 3, "mine:drop")
+    oracle = FirstOrder(Copies(family, ("x",)), x.reshape(12, -1), 12)
+    here = Local(oracle, target, loss, stream(0, "client", 0, 0))
+    at = oracle.walk.pack(start(family, 1))
+    found = [[here.gradient(at, rows).copy() for _ in range(2)] for _ in here.batches(3)]
+    for twice in found:  # both of one batch are alike, which is what Mime's differences are about
+        np.testing.assert_array_equal(*twice)
+    assert not np.array_equal(found[0][0], found[1][0])
+    assert not np.array_equal(found[1][0], found[2][0])
+    again = Local(oracle, target, loss, stream(0, "client", 0, 0))
+    for (first, _), _ in zip(found, again.batches(3), strict=True):
+        np.testing.assert_array_equal(first, again.gradient(at, rows))
 
 
 def test_another_process_gets_the_same_bits() -> None:

@@ -9,7 +9,7 @@ The result is the last iterate; the paper's guarantee is for the mean of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -19,7 +19,7 @@ import numpy as np
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, part
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Block, Family, Fit, Function, OpenSum, Parameters, Walk
+from ffgb.functions import Array, Block, Chance, Family, Fit, Function, OpenSum, Parameters, Slope, Walk
 
 SLOPE = "g"
 
@@ -109,7 +109,7 @@ class _Walk(Walk):
         self._z = z
         self.vector, self.gradient = np.zeros(z.shape[1]), np.zeros(z.shape[1])
 
-    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+    def differentiate(self, rows: Array, slope: Slope, chance: Chance = None) -> None:
         z = self._z[rows]
         d = slope(np.einsum("m,nmc->nc", self.vector, z), rows) / len(rows)
         self.gradient[:] = np.einsum("nmc,nc->m", z, d)

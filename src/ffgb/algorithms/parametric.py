@@ -18,7 +18,7 @@ import numpy as np
 from ffgb.algorithms import Algorithm, Notes
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap, Points
-from ffgb.functions import Array, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
+from ffgb.functions import Array, Chance, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
 from ffgb.geometry import Geometry
 from ffgb.learners.mlp import batches
 from ffgb.losses import Loss
@@ -100,6 +100,7 @@ class Local:
 
     def __init__(self, oracle: FirstOrder, y: Array, loss: Loss, rng: np.random.Generator) -> None:
         self.oracle, self.y, self.loss, self.rng = oracle, y, loss, rng
+        self._chance: Chance = None
 
     def at(self, x: Array) -> Array:
         """x, to be moved in place: where the gradient needs no copy of it."""
@@ -111,24 +112,30 @@ class Local:
         does."""
         walk = self.oracle.walk
         if rows is not None:
-            return self._at(x, rows)
+            return self._at(x, rows, self._chance)
         total, n = np.zeros_like(walk.gradient), self.oracle.n
         for start in range(0, n, self.oracle.size):
             some = np.arange(start, min(start + self.oracle.size, n))
             total += np.float32(len(some) / n) * self._at(x, some)
         return total
 
-    def _at(self, x: Array, rows: Array) -> Array:
+    def _at(self, x: Array, rows: Array, chance: Chance = None) -> Array:
         walk = self.oracle.walk
         if walk.vector is not x:
             walk.vector[:] = x
-        walk.differentiate(rows, lambda values, rows: self.loss.gradient(values, self.y[rows]))
+        walk.differentiate(rows, lambda values, rows: self.loss.gradient(values, self.y[rows]), chance)
         return walk.gradient
 
     def batches(self, K: int) -> Iterator[Array]:
         """Rows of K batches, cut from shuffled epochs."""
         rows = batches(self.oracle.n, self.oracle.size, self.rng)
-        return (next(rows) for _ in range(K))
+        seeds = self.rng.bit_generator.seed_seq
+        assert isinstance(seeds, np.random.SeedSequence)
+        (apart,) = seeds.spawn(1)  # from a stream of its own, so that batches do not depend on who uses it
+        first = apart.generate_state(4).tolist()
+        for k in range(K):
+            self._chance = (*first, k)  # the same for both gradients that Mime takes of a batch
+            yield next(rows)
 
 
 def descend(y: Array, v: Array, g: Array, step: float, momentum: float) -> None:

@@ -174,6 +174,14 @@ def train(
         _option(RUN, "Choose λ and the rounds by the loss on this share of each client's rows, then use all.", "no"),
     ] = 0.0,
     hidden: Annotated[str | None, _option(LEARNER, "Hidden sizes (mlp, cnn).", "32,32; ffgb-l: 64,64")] = None,
+    augment: Annotated[
+        bool,
+        typer.Option(
+            "--augment",
+            help="Shift images by up to 4 pixels and mirror them at random in every step (cnn by fedavg and the like).",
+            rich_help_panel=LEARNER,
+        ),
+    ] = False,
     oracle_steps: Annotated[
         int | None,
         _option(LEARNER, "Adam steps of an oracle call (mlp, cnn); the paper: 1000.", "200; ffgb-l: 400", min=1),

@@ -6,7 +6,7 @@ one (D+1) × c array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,7 +15,7 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 
 from ffgb.extensions import Pairs
 from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, JetFit, Parameters, Walk
+from ffgb.functions import Array, Chance, Family, Fit, JetFit, Parameters, Slope, Walk
 
 INTERCEPT = 0.1
 """Small against the ridge.  A client that holds mostly one class explains
@@ -210,7 +210,7 @@ class _Walk(Walk):
         self._weight, self._slope = np.zeros(shape, dtype), np.zeros(shape, dtype)
         self.vector, self.gradient = self._weight.reshape(-1), self._slope.reshape(-1)
 
-    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+    def differentiate(self, rows: Array, slope: Slope, chance: Chance = None) -> None:
         z = self._z[rows]
         d = (slope(z @ self._weight[:-1] + self._weight[-1], rows) / len(rows)).astype(np.float32)
         np.matmul(z.T, d, out=self._slope[:-1])

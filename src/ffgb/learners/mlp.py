@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, final
@@ -19,7 +19,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError
 from ffgb.features import FeatureMap
-from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, Parameters, Walk
+from ffgb.functions import LARGEST_IN_A_NET, Array, Chance, Family, Fit, Parameters, Slope, Walk
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants: Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015, and torch's defaults."""
@@ -152,7 +152,7 @@ class _Walk(Walk):
         self.vector, self.gradient = aligned((size,)), aligned((size,))
         self._net(min(batch, len(z)))
 
-    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
+    def differentiate(self, rows: Array, slope: Slope, chance: Chance = None) -> None:
         x, net = self._net(len(rows))
         self._data.table.take(rows, axis=0, out=x, mode="clip")
         with np.errstate(all="ignore"):  # what diverges is found by who asked; 0/0 is meant

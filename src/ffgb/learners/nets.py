@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features import FeatureMap, Flatten
-from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, Parameters, Walk
+from ffgb.functions import LARGEST_IN_A_NET, Array, Chance, Family, Fit, Parameters, Slope, Walk
 from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval, layers
 from ffgb.trust import named
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Factory: TypeAlias = "Callable[[tuple[int, ...], int], torch.nn.Module]"
 """(shape of a point, outputs) to a module that maps (n, *shape) to (n, outputs)."""
 
+SHIFT = 4
+"""Pixels, as is usual for photographs of 32 × 32."""
 POINTS_IN_A_PASS = 128
 """Points evaluated at a time: what the layers of a small net pass on then stays in the cache."""
 
@@ -53,6 +55,8 @@ class Net(Family):
     batch: int = 128
     scaled: FeatureMap | None = None
     """What scales the inputs, for tables; images come scaled."""
+    augment: bool = False
+    """Images are shifted by up to SHIFT pixels and mirrored at random, anew whenever a gradient method sees them."""
     hidden: tuple[int, ...] = (32, 32)
     """Sizes of the layers between the convolutions and the outputs (cnn); other modules have their own."""
 
@@ -204,17 +208,25 @@ class _Walk(Walk):
 
         self._spec = family.spec
         self._module = family._build().train()
-        self._points = torch.from_numpy(_arranged(self._module, z.reshape(len(z), *family.shape)))
+        images = z.reshape(len(z), *family.shape)
+        self._augment = family.augment
+        # what is varied is arranged when it was
+        self._points = torch.from_numpy(_writable(images) if family.augment else _arranged(self._module, images))
         flat = _flattened(self._module)
         assert flat.grad is not None
         self.vector, self.gradient = flat.numpy(), flat.grad.numpy()
 
-    def differentiate(self, rows: Array, slope: Callable[[Array, Array], Array]) -> None:
-        with _sealed(0):
+    def differentiate(self, rows: Array, slope: Slope, chance: Chance = None) -> None:
+        rng = np.random.default_rng(0 if chance is None else chance)
+        with _sealed(int(rng.integers(2**63))):
             import torch
 
             self.gradient[:] = 0.0
-            h = self._module(torch.index_select(self._points, 0, torch.from_numpy(rows)))
+            x = torch.index_select(self._points, 0, torch.from_numpy(rows))
+            if self._augment:
+                x = x if chance is None else _varied(x, rng)
+                x = torch.from_numpy(_arranged(self._module, x.numpy()))
+            h = self._module.train(chance is not None)(x)
             d = slope(h.detach().numpy(), rows) / len(rows)
             h.backward(torch.from_numpy(d.astype(np.float32)))
 
@@ -253,7 +265,29 @@ def _sealed(seed: int) -> Iterator[None]:
 def _arranged(module: torch.nn.Module, z: Array) -> Array:
     """The points as the module wants them; torch warns of arrays that it could not write to."""
     arrange: Callable[[Array], Array] | None = getattr(module, "arrange", None)
-    return np.require(z if arrange is None else arrange(z), requirements=["C", "W"])
+    return _writable(z if arrange is None else arrange(z))
+
+
+def _writable(z: Array) -> Array:
+    return np.require(z, requirements=["C", "W"])
+
+
+def _varied(x: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Images, each shifted up or down and to a side by up to SHIFT pixels and, every other time, mirrored.
+
+    What comes in at an edge is what was there, reflected.
+    """
+    import torch
+
+    n, channels, height, width = x.shape
+    i, j = (
+        np.pad(np.arange(side), SHIFT, "reflect")[rng.integers(2 * SHIFT + 1, size=(n, 1)) + np.arange(side)]
+        for side in (height, width)
+    )
+    mirrored = rng.random(n) < 0.5
+    j[mirrored] = j[mirrored, ::-1]
+    pixels = torch.from_numpy(width * i[:, :, None] + j[:, None, :]).view(n, 1, -1).expand(n, channels, -1)
+    return x.view(n, channels, -1).gather(2, pixels).view_as(x)
 
 
 def _flattened(module: torch.nn.Module) -> torch.Tensor:
