@@ -182,9 +182,9 @@ def table(kind: str, results: Results) -> str:
     """Accuracy within some budgets, mean and standard deviation over seeds."""
     most = max(s[kind][-1] for panel in results["panels"] for curve in panel["curves"] for s in curve["seeds"])
     marks = [m for m in COLUMNS[kind] if m <= most]
-    unit = "models" if kind == "models" else "rounds"
+    heads = [f"{mark:,} {kind if mark > 1 else kind.removesuffix('s')}" for mark in marks]
     lines = [
-        f"| | method | step size | {' | '.join(f'{mark:,} {unit}' for mark in marks)} | last | at {unit} |",
+        f"| | method | step size | {' | '.join(heads)} | last | at {kind} |",
         "|---|---|---|" + "---|" * (len(marks) + 2),
     ]
     for panel in results["panels"]:
@@ -223,6 +223,8 @@ def _what(results: Results) -> str:
 
 
 def _at(curve: Mapping[str, Sequence[float]], kind: str, budget: float, y: str) -> float | None:
+    if budget > curve[kind][-1]:  # it was not trained for so long
+        return None
     row = within(dict(curve), kind, budget)  # type: ignore[arg-type]
     return None if row is None else curve[y][row]
 
