@@ -234,6 +234,11 @@ def test_a_step_with_varied_images_is_one_at_those_images(module: str, tiny: str
     np.testing.assert_array_equal(walk.gradient, plain.gradient)
 
 
+def test_only_images_are_varied(tiny: str) -> None:
+    with pytest.raises(FFGBError, match="can be shifted and mirrored, not points of"):
+        Net((784,), 3, tiny, augment=True).walk(np.zeros((2, 784), np.float32), 2)
+
+
 def test_dropout_drops_something_else_in_every_step(tiny: str) -> None:
     def drop(shape: tuple[int, ...], outputs: int) -> nn.Module:
         return nn.Sequential(trust._known[tiny](shape, outputs), nn.Dropout(0.5))

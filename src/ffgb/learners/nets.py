@@ -122,6 +122,8 @@ class Net(Family):
             return {name: p.detach().numpy().copy() for name, p in self._build().named_parameters()}
 
     def walk(self, z: Array, batch: int) -> Walk:
+        if self.augment and len(self.shape) != 3:
+            raise FFGBError(f"images (channels, height, width) can be shifted and mirrored, not points of {self.shape}")
         with _sealed(0):
             return _Walk(self, z)
 
