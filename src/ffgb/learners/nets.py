@@ -258,7 +258,7 @@ def _sealed(seed: int) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for other devices first, each time
             yield
     finally:
         torch.set_num_threads(threads)
