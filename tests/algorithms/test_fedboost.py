@@ -35,9 +35,21 @@ def test_a_step_by_hand() -> None:
     shares = part(state.f, "x")["shares"]
     expected = np.exp([-0.5, -1.5])
     np.testing.assert_allclose(shares, expected / expected.sum(), rtol=1e-6)
-    np.testing.assert_allclose(state.result(np.ones((1, 1))), shares[0] + 3 * shares[1], rtol=1e-6)
+    np.testing.assert_allclose(state.result(np.ones((1, 1))), 2.0, rtol=1e-6)  # slopes were asked for at equal weights
     assert isinstance(state.result, OpenSum)
     assert line["parameters_up"] == 2  # one number a predictor
+
+
+def test_the_result_is_the_mean_of_the_weights_that_were_tried() -> None:
+    family = Weighted(Predictions.of(lines([1.0, 3.0])))
+    clients = [(np.ones((1, 1), np.float32), np.ones(1))]
+    tried, slopes = [np.array([0.5, 0.5])], np.array([1.0, 3.0])
+    for _ in range(3):
+        moved = tried[-1] * np.exp(-0.5 * (tried[-1] @ slopes - 1.0) * slopes)
+        tried.append(moved / moved.sum())
+    state, _ = federate(clients, family, Square(), FedBoost(step=0.5), 3)
+    np.testing.assert_allclose(part(state.f, "x")["shares"], tried[-1], rtol=1e-6)
+    np.testing.assert_allclose(state.result(np.ones((1, 1))), np.mean(tried[:3], axis=0) @ slopes, rtol=1e-6)
 
 
 def test_sampled_predictors_by_hand() -> None:
