@@ -173,7 +173,10 @@ def reproduce(
         ),
     ],
     scale: Annotated[
-        str, typer.Option(help="full: the paper's, hours; reduced (fig1): fewer steps; small: minutes, to look at.")
+        str,
+        typer.Option(
+            help="full: the paper's, hours; reduced (fig1): fewer clients and steps; small: minutes, to look at."
+        ),
     ] = "full",
     out: Annotated[
         Path | None,
