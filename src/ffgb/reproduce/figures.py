@@ -31,7 +31,7 @@ CLIENTS, BUDGET = 56, 2000
 SPLITS = {0.1: 10.0, 0.3: 20.0}
 """s, and the paper's η₀ for it."""
 TUNING = {"FFGB": 1, "FedAvg": 8}
-"""Rounds of the first rung: 28 and 224 in all, 3,136 and 448 models.  A round of FFGB is the work of 60 of FedAvg's."""
+"""Rounds of the first rung: 28 and 224 in all, less what diverges.  A round of FFGB is the work of 50 of FedAvg's."""
 
 
 class Scale(TypedDict):

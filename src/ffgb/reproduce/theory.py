@@ -328,13 +328,13 @@ def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
     grows = all(x <= y for x, y in zip(b["best"], b["best"][1:], strict=False))
     worst = max(b["root over best"])
-    at_edge = b["best"][-1] == b["largest K tried"]
+    at_edge = [T for T, K in zip(b["T"], b["best"], strict=True) if K == b["largest K tried"]]
     yield (
         "(b) the best K against T",
         "K = Ω(√T); the bound's sum is least at K = " + _list(b["promised"]) + " for T = " + _list(b["T"]),
         f"{'Held only as a lower bound' if grows and worst > 2 else _held(grows)}: the best K of those tried (up to "
         f"{b['largest K tried']}) is {_list(b['best'])}, and K = √T has up to {worst:,.3g} times its error."
-        + (" The drift term, which grows with K, is not seen as far as was tried." if at_edge else ""),
+        + (f" The drift term, which grows with K, is not seen for T = {_list(at_edge)}." if at_edge else ""),
     )
     ratios = [without / with_ for without, with_ in zip(c["without"], c["with"], strict=True)]
     at = min(range(len(ratios)), key=lambda j: abs(c["gamma"][j] - 0.3))
