@@ -442,7 +442,12 @@ def test_one_class_only_is_refused(tmp_path: Path, refused: Callable[..., str]) 
         (["--algorithm", "fedavg", "--geometry", "shared"], "--geometry local"),
         (["--algorithm", "fedavg", "--schedule", "power"], "constant steps"),
         (["--algorithm", "scaffold", "--learner", "mlp", "--step-size", "30"], "diverged|infinite"),
-        (["--momentum", "0.9"], "such as fedavg"),
+        (["--momentum", "0.9"], "--momentum is for fedavg and fedprox and mime"),
+        (["--algorithm", "scaffold", "--momentum", "0.9"], "--momentum is for fedavg and fedprox and mime"),
+        (["--algorithm", "fedavg", "--momentum", "1.5"], "--momentum is a number from 0"),
+        (["--algorithm", "fedavg", "--prox", "3"], "--prox is for fedprox"),
+        (["--algorithm", "fedavg", "--batch", "1.0"], "all points or one"),
+        (["--local-epochs", "2"], "such as fedavg"),
         (["--augment"], "--augment is for fedavg"),
         (["--algorithm", "fedavg", "--learner", "mlp", "--augment"], "images for --learner cnn"),
         (["--batch", "much"], "--batch 'much'"),
@@ -533,6 +538,9 @@ def test_a_learner_of_ones_own(tmp_path: Path) -> None:
     assert "--learner mine:net" in refused.stderr
     assert ffgb("predict", "run", files[0], "--learner", "mine:net", cwd=tmp_path).stdout.count("\n") == 41
     assert "north" in ffgb("evaluate", "run", "--learner", "mine:net", cwd=tmp_path).stdout
+    for command in (("distill", "run", "--steps", "5"), ("reweight", "run", "--rounds", "2")):
+        done = ffgb(*command, "--learner", "mine:net", "--json", cwd=tmp_path)
+        assert json.loads(done.stdout)["before"]["learners"] > 1, done.stderr
     for name in ("narrow", "wide"):
         bad = ffgb("train", *options, "--learner", f"mine:{name}", "--out", name, cwd=tmp_path)
         assert bad.returncode == 2

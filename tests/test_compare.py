@@ -15,6 +15,8 @@ from ffgb.compare import Budget, Method, compare
 from ffgb.config import Config
 from ffgb.errors import FFGBError
 from ffgb.learners.mlp import MLP
+from ffgb.runs import Run
+from ffgb.scoring import evaluate
 
 BASE = Config(data="wine", clients=3)
 
@@ -86,6 +88,8 @@ def test_a_folder_is_of_one_comparison(tmp_path: Path) -> None:
     for other, what in ((replace(BASE, data=("digits",)), "data"), (replace(BASE, clients=4), "clients 3, not 4")):
         with pytest.raises(FFGBError, match=what):
             compare(methods, other, Budget("rounds", 2), tmp_path, **options)
+    with pytest.raises(FFGBError, match="seed 0, not 1"):  # which step sizes are tuned at
+        compare(methods, replace(BASE, seed=1), Budget("rounds", 2), tmp_path, **options)
     with pytest.raises(FFGBError, match="tuned False, not True"):
         compare(methods, BASE, Budget("rounds", 2), tmp_path, seeds=1)
     (tmp_path / "settings.json").unlink()
@@ -157,6 +161,43 @@ def test_a_method_that_diverges_is_a_result(tmp_path: Path) -> None:
         assert trees["mean"]["rounds"] == 3
     pytest.importorskip("matplotlib")
     plots.compare(tmp_path / "c.png", found)
+
+
+def test_one_exchange_for_all_rounds_is_of_so_many_rounds(tmp_path: Path) -> None:
+    base, methods = Config(data="diabetes", clients=3), [Method.read("ffgb-l:linear")]
+
+    def last(rounds: int, folder: str) -> float:
+        found = compare(methods, base, Budget("rounds", rounds), tmp_path / folder, seeds=1, tuned=False)
+        rmse: float = found["methods"][0]["mean"]["test_rmse"]
+        return rmse
+
+    assert last(8, "a") != last(2, "b")
+    assert last(2, "a") == last(2, "b")
+    assert last(8, "b") == last(8, "c")
+
+
+def test_all_methods_weight_clients_by_their_rows(tmp_path: Path) -> None:
+    methods = [Method.read("ffgb:tree"), Method.read("fedavg")]
+    compare(methods, BASE, Budget("rounds", 1), tmp_path, seeds=1, tuned=False)
+    configs = [json.loads(file.read_text()) for file in tmp_path.glob("*/0/config.json")]
+    assert [config["client_weights"] for config in configs] == ["size", "size"]
+
+
+def test_files_without_enough_rows_are_refused_and_others_can_be_evaluated_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (("few", 3), ("many", 40)):
+        for site in "ab":
+            lines = [f"{j % 7},{j % 5},{'yes' if j % 2 else 'no'}" for j in range(rows)]
+            Path(f"{name}-{site}.csv").write_text("\n".join(["u,v,y", *lines]) + "\n")
+    options = {"seeds": 1, "tuned": False}
+    few, many = (Config(data=(f"{name}-a.csv", f"{name}-b.csv"), target="y") for name in ("few", "many"))
+    with pytest.raises(FFGBError, match="too few rows"):
+        compare([Method.read("fedavg")], few, Budget("rounds", 1), tmp_path / "c", **options)
+    compare([Method.read("fedavg")], many, Budget("rounds", 1), tmp_path / "d", **options)
+    monkeypatch.chdir(tmp_path / "d")
+    assert "all" in evaluate(Run.open(tmp_path / "d" / "fedavg-mlp" / "0"))
 
 
 def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:

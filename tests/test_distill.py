@@ -147,8 +147,9 @@ def test_a_run_is_reweighted(tmp_path: Path) -> None:
     assert found["before"]["learners"] == found["after"]["learners"] == 24
     assert found["after"]["loss"] < found["before"]["loss"]
     size = Model.load(out).family.size
-    # the learners, once, down; then a number for each of them, both ways, and the shares down as well
-    assert found["models"] == pytest.approx(24 + 24 * (20 * 2) / size, rel=0.02)
+    # the learners with their weights and radii, once, down; then in every round a number for each of them, both ways
+    beside = (found["models"] - 24) * size
+    assert beside == pytest.approx(24 * (2 + 20 * 2) + 2 * 13)  # and the means and scales of 13 inputs
     train(Config(data="wine", clients=4, rounds=3), tmp_path / "closed", workers=0)
     with pytest.raises(FFGBError, match="one array"):
         reweight_run(Run.open(tmp_path / "closed"), out)

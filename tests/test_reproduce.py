@@ -140,6 +140,19 @@ def test_a_step_size_that_diverges_is_halved_and_one_as_printed_is_told(tmp_path
     assert "| FedAvg, tuned | 0.4 (0.8 diverged) |" in text
 
 
+def test_what_diverges_at_once_is_told_in_the_table_and_the_picture(tmp_path: Path) -> None:
+    seed = {"rounds": [1.0, 2.0], "models": [2.0, 4.0], "test_accuracy": [0.5, 0.75]}
+    curves = [{"label": "good", "config": {"step_size": 1.0}, "diverged": False, "seeds": [seed]},
+              {"label": "wild", "config": {"step_size": 9.0}, "diverged": True, "seeds": [{}]}]  # fmt: skip
+    found = {"data": "digits", "settings": dict(TINY), "unit": 1, "how": "", "experiment": "fig4", "scale": "small"}
+    found |= {"panels": [{"title": "s = 0.1", "curves": curves}]}
+    text = figures.table("rounds", found)
+    assert "| good | 1 | 50.0 | 75.0 | 75.0 | 2 |" in text
+    assert "| wild | 9 (diverged) |  |  |  |  |" in text
+    pytest.importorskip("matplotlib")
+    figures.draw("models", found, tmp_path / "figure.png")
+
+
 def test_niid_bench_has_the_net_of_its_paper() -> None:
     pytest.importorskip("torch")
     x = np.zeros((20, 3, 32, 32), np.float32)

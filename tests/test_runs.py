@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffgb.config import Config
+from ffgb.config import ALGORITHMS, Config, load_data
 from ffgb.errors import FFGBError
 from ffgb.model import Model
 from ffgb.runs import Run
@@ -72,6 +72,21 @@ def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(algorithm: str, 
     again = train(config, tmp_path / "broken", resume=True, workers=0)
     assert again.finished
     same(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("learner", ["features", "linear", "mlp", "tree"])
+def test_what_was_chosen_once_is_chosen_again(algorithm: str, learner: str) -> None:
+    """A run is resumed with its choices made: none of them may be refused as one that the method has no use for."""
+    config = Config(data="diabetes", clients=3, algorithm=algorithm, learner=learner)
+    dataset = load_data(config)
+    if learner == "tree" and algorithm not in ("ffgb", "ffgb-c"):
+        with pytest.raises(FFGBError):
+            config.resolved(dataset)
+        return
+    chosen = config.resolved(dataset)
+    assert chosen.resolved(dataset) == chosen
+    assert Config.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
 
 
 @pytest.mark.parametrize("settings", [{"oracle_steps": 3}, {"algorithm": "mime", "augment": True}])

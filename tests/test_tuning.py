@@ -92,6 +92,15 @@ def test_a_race_that_was_stopped_goes_on(algorithm: str, tmp_path: Path) -> None
         tune(replace(config, similarity=0.2), 2, workers=0, out=tmp_path)
 
 
+def test_an_ensemble_that_is_distilled_in_training_is_so_in_the_race(tmp_path: Path) -> None:
+    config = Config(data="wine", clients=3, learner="mlp", oracle_steps=5, distill="rounds", distill_rounds=1)
+    tune(config, 1, workers=0, out=tmp_path)
+    files = list(tmp_path.glob("*/metrics.jsonl"))
+    assert len(files) == len(FACTORS)
+    for file in files:
+        assert all("ensemble_test_accuracy" in line for line in file.read_text().splitlines())
+
+
 def test_what_has_no_step_size_is_refused() -> None:
     with pytest.raises(FFGBError, match="no step size to tune"):
         tune(Config(data="wine", clients=3), workers=0)

@@ -115,10 +115,15 @@ def compare(
     """Run all methods, and say how good each is within the budget."""
     if len(set(methods)) < len(methods):
         raise FFGBError("a method is named twice")
-    dataset = load_data(base)
-    configs = {}
+    if base.files:  # as absolute paths, so that runs can be evaluated from anywhere
+        base = replace(base, data=tuple(str(Path(file).absolute()) for file in base.data))
+    dataset, configs = load_data(base), {}
+    if not len(dataset.y_test):
+        raise FFGBError(f"{dataset.name} has too few rows to hold some out for testing, so methods cannot be compared")
+    # all of them minimise the same: by the rows, as they are scored
+    weights = base.client_weights or "size"
     for method in methods:
-        config = replace(base, algorithm=method.algorithm, learner=method.learner)
+        config = replace(base, algorithm=method.algorithm, learner=method.learner, client_weights=weights)
         if budget.kind == "rounds":
             config = replace(config, rounds=int(budget.amount))
         elif base.rounds is None and method.algorithm != "ffgb-l":  # whose one exchange is of so many rounds
@@ -180,12 +185,12 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _settled(out: Path, base: Config, tuned: bool) -> None:
-    """The folder is of these settings from now on; methods, seeds and budgets may be added.
+    """The folder is of these settings from now on; methods, more seeds and budgets may be added.
 
     What lies there is told as the result of the settings of today, so it must not be that of others.
     """
-    # as JSON has it, so that what was read is like what is said; seeds and rounds are each run's own
-    settings = {**base.to_json(), "seed": None, "rounds": None, "tuned": tuned}
+    # as JSON has it, so that what was read is like what is said; rounds are each run's own
+    settings = {**base.to_json(), "rounds": None, "tuned": tuned}
     now: dict[str, Any] = json.loads(json.dumps(settings))
     file = out / "settings.json"
     others = [path for path in out.iterdir() if path != file] if out.is_dir() else []
@@ -286,11 +291,12 @@ def _summary(method: Method, race: Mapping[str, Any] | None, runs: list[dict[str
     found = {"method": method.name, **tuned, "tuning_rounds": race["rounds"] if race else 0, "score": score}
     diverged = sum(run["diverged"] for run in runs)
     if diverged:
-        return found | {"diverged": diverged, "mean": None, "spread": None, "runs": runs}
+        return found | {"diverged": diverged, "capped": False, "mean": None, "spread": None, "runs": runs}
     last = [run["rounds"][-1] for run in runs]
+    capped = any(line["rounds"] >= MOST for line in last)
     mean = {key: statistics.fmean(line[key] for line in last) for key in last[0]}
     spread = statistics.stdev(line[score] for line in last) if len(last) > 1 else None
-    return found | {"diverged": 0, "mean": mean, "spread": spread, "runs": runs}
+    return found | {"diverged": 0, "capped": capped, "mean": mean, "spread": spread, "runs": runs}
 
 
 def _main() -> None:
@@ -302,7 +308,10 @@ def _main() -> None:
     resume, done = (out / "config.json").exists(), (out / "summary.json").exists()
     if resume:
         there = Config.from_json(json.loads((out / "config.json").read_text()))
-        if (config.rounds or 0) > (there.rounds or 0):
+        if there.one_round and config.rounds not in (None, there.rounds):  # one exchange, of another number of rounds
+            shutil.rmtree(out)
+            resume, done, seen = False, False, []
+        elif (config.rounds or 0) > (there.rounds or 0):
             config, done = replace(there, rounds=config.rounds), False
         else:
             config = there

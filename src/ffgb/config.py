@@ -80,6 +80,8 @@ ONLY = {
     "ridge": ("ffgb", "ffgb-c"),
     "distill": ("ffgb",),
     "augment": PARAMETRIC,
+    "momentum": ("fedavg", "fedprox", "mime"),
+    "prox": ("fedprox",),
 }
 """Which algorithms have a use for a setting that others have none for."""
 SMOOTH = ("inputs", *FOURIER)
@@ -194,6 +196,10 @@ class Config:
             if value is not None and not least <= value < math.inf:
                 flag = name.replace("_", "-")
                 raise FFGBError(f"--{flag} must be a {'positive' if least else 'non-negative'} number")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise FFGBError(f"--momentum is a number from 0 to less than 1, not {self.momentum:g}")
+        if isinstance(self.batch, float) and self.batch == 1.0:
+            raise FFGBError("--batch 1.0 may mean all points or one; give a share below 1, or a number of points")
         if not 0 <= self.validation < 1:
             raise FFGBError(f"--validation is a share of the rows from 0 to less than 1, not {self.validation}")
         for name, number in (("gamma", self.gamma), ("lipschitz", self.lipschitz)):
@@ -267,13 +273,14 @@ class Config:
             fixed = dict(LIPSCHITZ)
         if self.algorithm in PARAMETRIC:
             fixed = {**NETS, **AVERAGED, "step_size": STEPS.get(self.learner, 0.05)}
-            fixed["momentum"] = 0.9 if self.algorithm == "mime" else 0.0
+            if self.algorithm in ONLY["momentum"]:
+                fixed["momentum"] = 0.9 if self.algorithm == "mime" else 0.0
         if closed:
             space = make_space(dataset)
             fixed["map"] = "inputs" if self.learner == "linear" else default_map(space)
             if self.algorithm == "ffgb-l" and self.learner != "linear":
                 fixed |= {"map": "inputs+fourier", "features": 512}
-            if self.algorithm != "ffgb-l":  # it chooses its own
+            if self.algorithm in ONLY["ridge"]:  # ffgb-l chooses its own
                 fixed["ridge"] = RIDGE
             if geometry == "shared":
                 fixed["gram"] = "tied" if (self.map or fixed["map"]) in PATCHES else "exact"
@@ -323,10 +330,8 @@ class Config:
                 raise FFGBError(f"{self.algorithm} moves parameters by gradients, and trees have none; use ffgb")
             if self.schedule not in (None, "constant"):
                 raise FFGBError(f"{self.algorithm} takes constant steps; leave --schedule out, or say constant")
-        elif self.local_epochs or self.momentum or (self.batch or 1) < 1:
-            raise FFGBError(
-                "--local-epochs, --momentum and a --batch below 1 are for parametric methods, such as fedavg"
-            )
+        elif self.local_epochs or (self.batch or 1) < 1:
+            raise FFGBError("--local-epochs and a --batch below 1 are for parametric methods, such as fedavg")
         if self.algorithm != "ffgb-l":
             return
         if dataset.classes:

@@ -18,12 +18,15 @@ from ffgb.distill import by_clients, by_server, student
 from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError
 from ffgb.functions import Array, Clipped, Function
+from ffgb.machine import available
 from ffgb.model import Model
 from ffgb.runs import Run
 from ffgb.seeds import stream
 from ffgb.server import Costs, Server
 from ffgb.training import make_holdings, make_parts
 
+SITES = ("sites",)
+"""The data of a run between real sites."""
 TIMES = 5
 """How often a prediction is timed."""
 
@@ -44,7 +47,7 @@ def distill_run(
     """
     model, config = Model.load(run.path), Config.from_json(run.config)
     # points at the server are all that a run between real sites needs; there is nothing to score it on then
-    dataset = None if config.data == ("sites",) and files and by == "server" else load_data(config)
+    dataset = None if config.data == SITES and files and by == "server" else _data(config)
     inner = _inner(model.f)
     student(inner)
     costs = Costs()
@@ -82,8 +85,14 @@ def reweight_run(
 ) -> dict[str, Any]:
     """Weight the terms of a run's ensemble anew, by FedBoost, and write the model that comes of it."""
     model, config = Model.load(run.path), Config.from_json(run.config)
-    dataset, f = load_data(config), _inner(model.f)
+    dataset, f = _data(config), _inner(model.f)
     family = Weighted(Predictions.of(f))
+    need = 4 * family.features.dimension * (len(dataset.x) + len(dataset.x_test))
+    if need > (have := available()):
+        raise FFGBError(
+            f"what {f.terms:,} learners say at all points fills {need / 1e9:,.1f} GB of memory, and "
+            f"{have / 1e9:,.1f} GB are free; distill the run first (--distill clients), or reweight one of fewer rounds"
+        )
     algorithm = FedBoost(step=step_size, sampled=sampled, seed=config.seed)
     loss = model.job.loss
     with _server(config, dataset) as server:
@@ -92,6 +101,15 @@ def reweight_run(
             state = after
             on_round(line)
     return _written(model, state.result, output, dataset) | _spent(state.costs, config, model)
+
+
+def _data(config: Config) -> Dataset:
+    if config.data == SITES:
+        raise FFGBError(
+            "the rows of this run are at its sites, and are needed here; without them there is ffgb distill RUN --data "
+            "FILE, at points of the server's own"
+        )
+    return load_data(config)
 
 
 def _inner(f: Function) -> Function:

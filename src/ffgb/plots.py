@@ -104,6 +104,9 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
     for axis, panel in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
         y = panel.get("y", "test_accuracy")
         for j, curve in enumerate(panel["curves"]):
+            if not all(curve["seeds"]):  # it diverged in its first round
+                axis.plot([], [], color=f"C{j}", lw=1.6, label=f"{curve['label']}: diverged")
+                continue
             x = curve["seeds"][0][kind]
             values = 100 * np.array([seed[y] for seed in curve["seeds"]])
             mean, printed = values.mean(axis=0), "as printed" in curve["label"]
@@ -114,12 +117,13 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
             if printed and kind == "models":
                 theirs = "counted as in the authors' code" if j == 0 else None
                 axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0, label=theirs)
-        everything = 100 * np.concatenate([np.ravel(s[y]) for curve in panel["curves"] for s in curve["seeds"]])
+        drawn = [s for curve in panel["curves"] for s in curve["seeds"] if s]
+        everything = 100 * np.concatenate([np.ravel(s[y]) for s in drawn])
         # the few rounds in which nothing is learnt yet may lie below, and no space is left where there are none
         least, greatest = everything.min(), everything.max()
         low = max(np.quantile(everything, 0.1) - 8.0, least - 0.2 * (greatest - least))
         axis.set_ylim(max(0.0, low), greatest + 0.1 * (greatest - low))
-        if max(s[kind][-1] for curve in panel["curves"] for s in curve["seeds"]) > 50:
+        if max(s[kind][-1] for s in drawn) > 50:
             axis.set_xscale("log")
         elif kind == "rounds":
             axis.xaxis.get_major_locator().set_params(integer=True)
@@ -170,14 +174,13 @@ def bars(path: Path, panels: Mapping[str, Mapping[str, Mapping[str, float]]], wh
     columns = min(2, len(panels))
     figure = _figure(6.5 * columns, 3.4 * -(-len(panels) // columns))
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
-    low = min(v for groups in panels.values() for bars in groups.values() for v in bars.values())
     for axis, (title, groups) in zip(axes, panels.items(), strict=False):
         names = list(next(iter(groups.values())))
         for j, name in enumerate(names):
             places = [k + (j - (len(names) - 1) / 2) * 0.8 / len(names) for k in range(len(groups))]
             axis.bar(places, [bars[name] for bars in groups.values()], 0.75 / len(names), label=name)
         axis.set_xticks(range(len(groups)), [name.replace(", ", "\n") for name in groups], fontsize=8)
-        axis.set_ylim(max(0.0, low - 5.0), 100.0)
+        axis.set(ylim=(0.0, 118.0), yticks=range(0, 101, 20))  # with room for the legend
         _labelled(axis, title, "", what)
         axis.legend(fontsize=8, frameon=False, ncols=len(names), loc="upper center")
     _save(figure, path)

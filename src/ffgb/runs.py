@@ -32,6 +32,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / "checkpoint"
+        self._lines: list[str] = []
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> Run:
@@ -111,8 +112,9 @@ class Run:
         elif state.updates:
             last = state.updates[-1]
             self._write_update(f"round-{last.version:06d}.safetensors", last)
-        lines = [json.dumps(line, allow_nan=False) + "\n" for line in metrics]
-        self._write(self.path / "metrics.jsonl", "".join(lines).encode())
+        # those of rounds before, as text: in thousands of rounds it takes time to make
+        self._lines += [json.dumps(line, allow_nan=False) + "\n" for line in metrics[len(self._lines) :]]
+        self._write(self.path / "metrics.jsonl", "".join(self._lines).encode())
         for i, (since, memory) in state.memory.items():
             if since == state.t:
                 message = Message("memory", since, i, tensors=dict(memory))

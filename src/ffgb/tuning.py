@@ -22,7 +22,7 @@ from ffgb.engines.local import Holding, local_engine
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.runs import Run
 from ffgb.server import Server, State
-from ffgb.training import make_parts, server_options
+from ffgb.training import make_parts, rounds_of, server_options
 from ffgb.validation import set_aside
 
 FACTORS = tuple(2.0**j for j in range(-4, 5))
@@ -65,7 +65,8 @@ class _Candidate:
         try:
             if self.state.t < T:
                 server.take_up(self.state)
-            for state, line in server.rounds(self.state, T):
+            so_far = replace(self.config, rounds=T // self.config.phases)
+            for state, line in rounds_of(server, self.state, so_far):
                 self.state = state
                 self.metrics.append(line)
                 if self.folder is not None:
@@ -94,7 +95,10 @@ def tune(
     dataset = dataset or load_data(config)
     config = replace(config, rounds=rounds).resolved(dataset)
     if config.schedule in ("search", "theorem1", "theorem2") or config.step_size is None:
-        raise FFGBError(f"--schedule {config.schedule} has no step size to tune; choose power or constant")
+        raise FFGBError(
+            f"the schedule {config.schedule} has no step size to tune; choose power or constant (ffgb tune takes it "
+            "from a file: --config)"
+        )
     if not 0 < config.step_size < math.inf:
         raise FFGBError(f"--step-size is a positive number, not {config.step_size:g}")
     if out is not None and (out / "config.json").exists():

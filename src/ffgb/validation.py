@@ -40,7 +40,9 @@ def set_aside(config: Config, share: float, dataset: Dataset, parts: list[Array]
         aside.append(rows[others])
     aside = [rows for rows in aside if len(rows)]
     if not aside:
-        raise FFGBError(f"--validation {share} sets no row aside; choose a larger share")
+        raise FFGBError(
+            f"clients have so few rows that a share of {share:g} sets none aside; there is nothing to choose by"
+        )
     return kept, aside
 
 

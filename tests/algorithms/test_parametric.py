@@ -195,11 +195,12 @@ def test_fully_corrected_methods_find_the_minimum_that_fedavg_misses() -> None:
     z = np.concatenate([np.c_[x, np.ones(len(x))] for x, _ in parts])
     best = np.linalg.lstsq(z, np.concatenate([y for _, y in parts]), rcond=None)[0]
     errors = {}
-    for algorithm in (FedAvg(0.05, 10), Scaffold(0.05, 10)):
-        state, _ = federate(parts, family, Square(), algorithm, 400)
+    for algorithm in (FedAvg(0.05, 10), Scaffold(0.05, 10), Mime(0.05, 10, momentum=0.0)):
+        state, _ = federate(parts, family, Square(), algorithm, 400 * algorithm.phases)
         errors[type(algorithm)] = np.abs(weights(state) - best).max()
-    assert errors[Scaffold] < 2e-3
-    assert errors[FedAvg] > 20 * errors[Scaffold]
+    for corrected in (Scaffold, Mime):
+        assert errors[corrected] < 2e-3
+        assert errors[FedAvg] > 20 * errors[corrected]
 
 
 def families() -> list[Any]:

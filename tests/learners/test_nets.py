@@ -234,6 +234,23 @@ def test_a_step_with_varied_images_is_one_at_those_images(module: str, tiny: str
     np.testing.assert_array_equal(walk.gradient, plain.gradient)
 
 
+def test_the_gradient_of_all_points_is_of_varied_images_too() -> None:
+    # else Mime's c were that of another loss than its steps descend
+    x, target = problem(12)
+    found = {}
+    for augment in (False, True):
+        family = Net(SMALL, 3, augment=augment)
+        oracle = FirstOrder(Copies(family, ("x",)), x.reshape(12, -1), 5)
+        at = oracle.walk.pack(start(family, 1))
+        found[augment] = [
+            Local(oracle, target, Square(3), stream(0, "client", t, 0)).gradient(at).copy() for t in (0, 0, 1)
+        ]
+    np.testing.assert_array_equal(found[True][0], found[True][1])  # the same whoever asks
+    assert not np.array_equal(found[True][0], found[True][2])  # and others in another round
+    np.testing.assert_array_equal(found[False][0], found[False][2])
+    assert not np.array_equal(found[True][0], found[False][0])
+
+
 def test_only_images_are_varied(tiny: str) -> None:
     with pytest.raises(FFGBError, match="can be shifted and mirrored, not points of"):
         Net((784,), 3, tiny, augment=True).walk(np.zeros((2, 784), np.float32), 2)

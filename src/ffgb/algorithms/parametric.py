@@ -113,13 +113,13 @@ class Local:
         walk = self.oracle.walk
         if rows is not None:
             return self._at(x, rows, self._chance)
-        total, n = np.zeros_like(walk.gradient), self.oracle.n
+        total, n, first = np.zeros_like(walk.gradient), self.oracle.n, self._apart()
         for start in range(0, n, self.oracle.size):
             some = np.arange(start, min(start + self.oracle.size, n))
-            total += np.float32(len(some) / n) * self._at(x, some)
+            total += np.float32(len(some) / n) * self._at(x, some, (*first, start))
         return total
 
-    def _at(self, x: Array, rows: Array, chance: Chance = None) -> Array:
+    def _at(self, x: Array, rows: Array, chance: Chance) -> Array:
         walk = self.oracle.walk
         if walk.vector is not x:
             walk.vector[:] = x
@@ -128,14 +128,17 @@ class Local:
 
     def batches(self, K: int) -> Iterator[Array]:
         """Rows of K batches, cut from shuffled epochs."""
-        rows = batches(self.oracle.n, self.oracle.size, self.rng)
-        seeds = self.rng.bit_generator.seed_seq
-        assert isinstance(seeds, np.random.SeedSequence)
-        (apart,) = seeds.spawn(1)  # from a stream of its own, so that batches do not depend on who uses it
-        first = apart.generate_state(4).tolist()
+        rows, first = batches(self.oracle.n, self.oracle.size, self.rng), self._apart()
         for k in range(K):
             self._chance = (*first, k)  # the same for both gradients that Mime takes of a batch
             yield next(rows)
+
+    def _apart(self) -> tuple[int, ...]:
+        """Seeds of what is random in gradients: a stream of its own, so that batches do not depend on who uses it."""
+        seeds = self.rng.bit_generator.seed_seq
+        assert isinstance(seeds, np.random.SeedSequence)
+        (apart,) = seeds.spawn(1)
+        return tuple(apart.generate_state(4).tolist())
 
 
 def descend(y: Array, v: Array, g: Array, step: float, momentum: float) -> None:

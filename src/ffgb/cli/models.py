@@ -88,6 +88,7 @@ def export(
     model: Annotated[
         str, typer.Option(help="Which file of the run: model.safetensors, distilled.safetensors, …")
     ] = "model.safetensors",
+    learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
     """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
@@ -95,6 +96,7 @@ def export(
     from ffgb.card import card as make_card
     from ffgb.runs import Run
 
+    trust(learner)
     opened, onnx = Run.open(run), onnx or run / "model.onnx"
     exporting.must_be_writable(onnx)
     card = card or onnx.with_name("model-card.md")
@@ -186,6 +188,7 @@ def distill(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
     ] = None,
+    learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
     """One learner in place of an ensemble, by its values at points without labels."""
@@ -193,6 +196,7 @@ def distill(
     from ffgb.export import must_be_writable
     from ffgb.runs import Run
 
+    trust(learner)
     output = output or run / "distilled.safetensors"
     must_be_writable(output, "distilled.safetensors")
     _must_not_be_the_runs(output, run, "distilled.safetensors")
@@ -210,6 +214,7 @@ def reweight(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to.", show_default="reweighted.safetensors in the run")
     ] = None,
+    learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
     """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
@@ -217,6 +222,7 @@ def reweight(
     from ffgb.export import must_be_writable
     from ffgb.runs import Run
 
+    trust(learner)
     output = output or run / "reweighted.safetensors"
     must_be_writable(output, "reweighted.safetensors")
     _must_not_be_the_runs(output, run, "reweighted.safetensors")

@@ -49,13 +49,13 @@ def compare(
 ) -> None:
     """Several methods on one split and one budget: a table, a picture, compare.json."""
     from ffgb import plots
-    from ffgb.compare import UNITS, Budget, Method
+    from ffgb.compare import MOST, UNITS, Budget, Method
     from ffgb.compare import compare as run_comparison
     from ffgb.config import Config
 
     if len(methods) < 2:
         raise FFGBError("a comparison needs two methods or more")
-    if unit not in UNITS and not (unit.isdigit() and int(unit)):
+    if unit not in UNITS and not (unit.isdecimal() and int(unit)):
         raise FFGBError(f"--unit is mlp, cnn or a number of parameters, not {unit!r}")
     dealt: dict[str, Any] = {"clients": clients, "split": split, "similarity": similarity, "alpha": alpha}
     dealt |= {"labels": labels, "seed": seed}
@@ -82,6 +82,8 @@ def compare(
     for m in found["methods"]:
         if m["edge"]:
             print(f"{m['method']}: the step size is the smallest or largest that was tried; another may be better")
+        if m["capped"]:
+            print(f"{m['method']} was stopped after {MOST:,} rounds, within its budget")
     what = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     print(f"{what}; models of {found['unit']:,} parameters; all of it in {out}")
 
@@ -186,12 +188,14 @@ def reproduce(
     """Repeat an experiment: numbers, a table and a picture.  Started again, it goes on where it was stopped."""
     from rich.markdown import Markdown
 
-    from ffgb.reproduce import experiments
+    from ffgb.reproduce import SCALES, experiments
     from ffgb.reproduce import reproduce as run_experiment
 
     out = out or Path("reproduced" if scale == "full" else f"reproduced-{scale}")
     console, scales = Console(stderr=True), {experiment: scale}
     if experiment == "all":
+        if scale not in SCALES:
+            raise FFGBError(f"--scale is {' or '.join(SCALES)}, not {scale!r}")
         # the only one that is reduced may be so among others that are not
         scales = {
             name: scale if scale in e.scales or scale != "reduced" else "full" for name, e in experiments().items()

@@ -168,7 +168,7 @@ def _figure2(scale: str) -> dict[str, Any]:
 
 
 def curves_of(recall: Recall, label: str, name: str, config: dict[str, Any], unit: int, seeds: int) -> dict[str, Any]:
-    """A method's curves, one a seed; if one diverged, as far as all of them went."""
+    """A method's curves, one a seed; if one diverged, as far as all of them went, which may be nowhere."""
     found, diverged = list[dict[str, list[float]]](), False
     for seed in range(seeds):
         if not diverged:
@@ -177,13 +177,13 @@ def curves_of(recall: Recall, label: str, name: str, config: dict[str, Any], uni
             diverged = bool(one.get("diverged"))
     if diverged:
         rows = min(len(curve.get("rounds", ())) for curve in found)
-        found = [{name: values[:rows] for name, values in curve.items()} for curve in found]
+        found = [{name: values[:rows] for name, values in curve.items()} if rows else {} for curve in found]
     return {"label": label, "config": config, "diverged": diverged, "seeds": found}
 
 
 def table(kind: str, results: Results) -> str:
     """Accuracy within some budgets, mean and standard deviation over seeds."""
-    most = max(s[kind][-1] for panel in results["panels"] for curve in panel["curves"] for s in curve["seeds"])
+    most = max(s[kind][-1] for panel in results["panels"] for curve in panel["curves"] for s in curve["seeds"] if s)
     marks = [m for m in COLUMNS[kind] if m <= most]
     heads = [f"{mark:,} {kind if mark > 1 else kind.removesuffix('s')}" for mark in marks]
     lines = [
@@ -193,13 +193,15 @@ def table(kind: str, results: Results) -> str:
     for panel in results["panels"]:
         y = panel.get("y", "test_accuracy")
         for curve in panel["curves"]:
-            cells = [cell([_at(s, kind, mark, y) for s in curve["seeds"]]) for mark in marks]
-            last = cell([s[y][-1] for s in curve["seeds"]])
-            cost = f"{curve['seeds'][0][kind][-1]:,.0f}"
+            if all(curve["seeds"]):
+                cells = [cell([_at(s, kind, mark, y) for s in curve["seeds"]]) for mark in marks]
+                cells += [cell([s[y][-1] for s in curve["seeds"]]), f"{curve['seeds'][0][kind][-1]:,.0f}"]
+            else:  # it diverged in its first round
+                cells = [""] * (len(marks) + 2)
             step = curve["config"].get("step_size")
             step = "search" if step is None else f"{step:.3g}"
             step += _doubts(curve)
-            lines.append(f"| {panel['title']} | {curve['label']} | {step} | {' | '.join([*cells, last, cost])} |")
+            lines.append(f"| {panel['title']} | {curve['label']} | {step} | {' | '.join(cells)} |")
     scale = results["settings"]
     seeds = f"{scale['seeds']} seeds, mean ± standard deviation" if scale["seeds"] > 1 else "one seed"
     how = f"{results['data']}, {scale['clients']} clients, {results['how']}"

@@ -328,7 +328,7 @@ def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     )
     grows = all(x <= y for x, y in zip(b["best"], b["best"][1:], strict=False))
     worst = max(b["root over best"])
-    at_edge = [T for T, K in zip(b["T"], b["best"], strict=True) if K == b["largest K tried"]]
+    at_edge = [T for T, K in zip(b["T"], b["best"], strict=True) if b["largest K tried"] == K]
     yield (
         "(b) the best K against T",
         "K = Ω(√T); the bound's sum is least at K = " + _list(b["promised"]) + " for T = " + _list(b["T"]),
