@@ -157,15 +157,16 @@ def ablations(path: Path, groups: Mapping[str, Mapping[str, Mapping[str, list[fl
 
 def distillation(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Accuracy against traffic; the size of a mark grows with the number of learners."""
-    figure = _figure(7.5, 4.2)
+    figure = _figure(11.0, 4.2)
     axis = figure.subplots()
     for j, (name, row) in enumerate(rows.items()):
         size = 30 + 40 * math.log10(row["learners"])
-        label = f"{name}: {row['learners']:,} learners, {100 * row['accuracy']:.1f} %"
+        learners = f"{row['learners']:,} learner{'s' * (row['learners'] != 1)}"
+        label = f"{name}: {learners}, {100 * row['accuracy']:.1f} %"
         axis.scatter([row["models"]], [100 * row["accuracy"]], s=size, color=f"C{j}", label=label, alpha=0.8)
     axis.margins(0.15)
     _labelled(axis, "one learner in place of many", "models exchanged, training included", "test accuracy, %")
-    axis.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.08))
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5), labelspacing=1.2)
     _save(figure, path)
 
 
