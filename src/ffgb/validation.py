@@ -40,9 +40,7 @@ def set_aside(config: Config, share: float, dataset: Dataset, parts: list[Array]
         aside.append(rows[others])
     aside = [rows for rows in aside if len(rows)]
     if not aside:
-        raise FFGBError(
-            f"clients have so few rows that a share of {share:g} sets none aside; there is nothing to choose by"
-        )
+        raise FFGBError(f"a share of {share:g} sets no row aside; take a larger one, or clients with more rows")
     return kept, aside
 
 
