@@ -16,6 +16,7 @@ import pytest
 from ffgb.config import Config, load_data, make_algorithm, make_learner, make_loss
 from ffgb.engines.local import Holding, InProcess
 from ffgb.errors import FFGBError
+from ffgb.federation import Client
 from ffgb.server import Server
 from ffgb.training import make_parts, server_options
 from ffgb.tuning import FACTORS, SHARE, tune
@@ -68,6 +69,21 @@ def test_candidates_go_on_as_if_nobody_had_trained_between() -> None:
     state = server.start(make_algorithm(chosen), make_learner(chosen, dataset), make_loss(chosen, dataset))
     alone = {line["round"]: line["test_loss"] for _, line in server.rounds(state, max(scores))}
     assert scores == {rounds: alone[rounds] for rounds in scores}
+
+
+@pytest.mark.parametrize("algorithm", ["ffgb", "mime", "scaffold"])
+@pytest.mark.parametrize("participation", [1, 3])
+def test_no_ensemble_is_evaluated_again(algorithm: str, participation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # clients keep where they are in each candidate's training: none has to be sent all of its learners when it goes on
+    config = Config(
+        data="wine", clients=3, algorithm=algorithm, learner="mlp", oracle_steps=20, participation=participation
+    )
+    found = tune(config, 1, workers=0)
+    with monkeypatch.context() as without:
+        without.setattr(Server, "_restore", None)
+        assert tune(config, 1, workers=0) == found
+    monkeypatch.setattr(Client, "_turn", lambda self, job, name: self._setup(job))
+    assert tune(config, 1, workers=0) == found  # and it makes no difference
 
 
 @pytest.mark.parametrize("algorithm", ["ffgb", "mime", "scaffold"])

@@ -6,6 +6,7 @@ wherever that is, it sees `Message`s and answers with `Message`s.
     server → client                                      client → server
     statistic: a question about all points               statistic: its part of the total
     setup: the job (algorithm, loss, family, …)          ready
+    turn: one of several jobs, each gone on with in turn  ready
     train: round t                                       answer: its increment, and the γ of its oracle calls
     update: what brings f^{t-1} (or nothing) to f^t      report: loss and score of f^t at its points
     direction: an update whose length is not fixed yet   slopes: of its loss at some lengths
@@ -166,6 +167,10 @@ class Client:
         self.next: tuple[int, Parameters] | None = None
         """The memory after a round: it counts when the server says that the round's answer did."""
         self.direction: tuple[Update, Array] | None = None
+        self.turn = ""
+        """The name of the job, if it takes turns with others."""
+        self.aside: dict[str, Message] = {}
+        """Where the client is in those others, by name."""
 
     @property
     def z(self) -> Array:
@@ -179,7 +184,7 @@ class Client:
     def answer(self, message: Message, content: Job | Update | Statistic | None) -> Message:
         """One answer to one message; `content` is the object the message describes, built once for many clients."""
         if isinstance(content, Job):
-            return self._setup(content)
+            return self._turn(content, str(message.values["name"])) if message.kind == "turn" else self._setup(content)
         if isinstance(content, Statistic):
             part = content.of(self.points)
             return Message("statistic", client=self.i, values={"points": len(self.points)}, tensors=part)
@@ -199,7 +204,7 @@ class Client:
         raise FFGBError(f"client {self.i} cannot answer the message {message.kind!r} now")
 
     def snapshot(self) -> Message:
-        """All that a message may have changed, to the bit: for engines whose processes end between messages."""
+        """All that a message may have changed, to the bit: for jobs in turns, and for processes that end in between."""
         values: dict[str, Any] = {"since": self.since, "next": None if self.next is None else self.next[0]}
         parts: dict[str, Mapping[str, Array]] = {"memory": self.memory}
         if self.job.taught:
@@ -244,10 +249,21 @@ class Client:
         self.y = job.loss.lessons(self.f) if job.taught else self._labels(job)
         job.loss.check(self.y)
         self.job, self.version, self.oracle, self.direction = job, job.at, None, None
-        self.memory, self.since, self.next = {}, 0, None
+        self.memory, self.since, self.next, self.turn = {}, 0, None, ""
         self.whole = job.start()
         known = job.algorithm.parametric or job.begins is not None
         self.f = self.whole.evaluate(self.z) if known else np.zeros((len(self.y), job.loss.outputs))
+        return Message("ready", client=self.i)
+
+    def _turn(self, job: Job, name: str) -> Message:
+        """Put the last job aside, if it will have its turn again, and go on where this one was put aside."""
+        if self.turn:
+            self.aside[self.turn] = self.snapshot()
+        if name in self.aside:
+            self.restore(job, self.aside.pop(name))
+        elif (answer := self._setup(job)).kind == "resync":
+            return answer
+        self.turn = name
         return Message("ready", client=self.i)
 
     def _update(self, update: Update) -> Message:

@@ -213,9 +213,14 @@ class Server:
         return State(job, 0, job.start(), (), (0,) * self.N, costs, geometry if algorithm.K == 1 else None)
 
     def take_up(self, state: State) -> None:
-        """Go on with another job on the same clients: they are set up for it, and restored when they are asked."""
+        """Go on with one of several jobs that have the same clients in turn.
+
+        Who was in this job before goes on where it was; others start, and are restored when they are asked.
+        """
         setup = setup_message(state.job)
-        self._exchange(setup, [*range(self.N), *self.tests], _expected(state.job, setup))
+        name = hashlib.sha256(encode(setup)).hexdigest()
+        turn = replace(setup, kind="turn", values={**setup.values, "name": name})
+        self._exchange(turn, [*range(self.N), *self.tests], _expected(state.job, turn))
 
     def go_on(self, state: State, job: Job) -> State:
         """The clients leave their job for another, which may take its lessons from the last."""
@@ -571,7 +576,8 @@ class Server:
 
 def _expected(job: Job, question: Message) -> Expected:
     """What a client may answer to a question."""
-    kind = {"train": "answer", "direction": "slopes", "setup": "ready", "memory": "ready"}.get(question.kind, "report")
+    kinds = {"train": "answer", "direction": "slopes", **dict.fromkeys(("setup", "turn", "memory"), "ready")}
+    kind = kinds.get(question.kind, "report")
     forms, optional, t = dict[str, Form](), frozenset[str](), None if kind == "ready" else question.round
     if kind == "answer":
         family, K = job.algorithm.answers(job.family, question.round), max(job.algorithm.K, 1)

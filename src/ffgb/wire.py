@@ -136,7 +136,7 @@ def what(question: Message) -> str:
     """What is answered to a question, in a word or two."""
     if question.kind == "statistic":
         return f"statistic {question.values['recipe']['kind']}"
-    names = {"setup": "ready", "train": "increment", "direction": "slopes", "memory": "ready"}
+    names = {"train": "increment", "direction": "slopes", **dict.fromkeys(("setup", "turn", "memory"), "ready")}
     return names.get(question.kind, "report")
 
 
@@ -156,7 +156,7 @@ class Sent:
     def of(question: Message, answer: Message, *, held_out: bool = False) -> Sent:
         arrays = tuple((name, str(a.dtype), a.shape) for name, a in sorted(answer.tensors.items()))
         said = what(question) + (", rows held out" if held_out else "")
-        return Sent(said, question.kind in ("statistic", "setup", "memory"), arrays, answer.size)
+        return Sent(said, question.kind in ("statistic", "setup", "turn", "memory"), arrays, answer.size)
 
 
 def encode(message: Message) -> bytes:

@@ -77,7 +77,7 @@ class Host:
             self.clients[oldest].forget()
 
     def _content(self, message: Message) -> Job | Update | Statistic | None:
-        if message.kind == "setup":
+        if message.kind in ("setup", "turn"):
             job = build(message.values["recipe"], message.tensors)
             if not isinstance(job, Job):
                 raise FFGBError("a set-up message does not describe a job")
