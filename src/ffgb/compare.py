@@ -32,6 +32,8 @@ UNITS = {"mlp": 26_506, "cnn": 17_090}
 BUDGETS = ("rounds", "models", "bytes", "seconds")
 MOST = 10_000
 """Rounds of a method whose budget is something else."""
+HALVINGS = 8
+"""Of a tuned step size that diverges, before it is told as that."""
 DIVERGED = 3
 """The exit code of a run whose steps were too large."""
 
@@ -132,37 +134,32 @@ def compare(
         configs[method] = config
     _settled(out, base, tuned)
     races = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
-    work = []
-    for method, config in configs.items():
-        for seed in range(seeds):
-            race = races[method]
-            settings: dict[str, Any] = {"seed": base.seed + seed} | ({"step_size": race["step_size"]} if race else {})
-            work.append(
-                (method, replace(config, **settings), out / method.name.replace(":", "-") / str(base.seed + seed))
-            )
-
+    runs: dict[Method, list[dict[str, Any]]] = {}
     running: set[subprocess.Popen[str]] = set()
 
-    def run(item: tuple[Method, Config, Path]) -> tuple[list[dict[str, Any]], bool]:
-        method, config, folder = item
-        return _run(method, config, folder, budget, unit, on_news, running)
+    def run(item: tuple[Method, int]) -> dict[str, Any]:
+        (method, seed), settings = item, dict[str, Any]()
+        if (race := races[method]) is not None:
+            settings = {"step_size": race["step_size"] / 2 ** race["halved"]}
+        config = replace(configs[method], seed=seed, **settings)
+        return _run(method, config, _folder(out, method) / str(seed), budget, unit, on_news, running)
 
     with ThreadPoolExecutor(jobs or cores()) as pool:
         try:
-            ran = list(pool.map(run, work))
+            todo = list(methods)
+            while todo:
+                work = [(method, base.seed + j) for method in todo for j in range(seeds)]
+                ran = list(pool.map(run, work))
+                runs |= {method: [r for (m, _), r in zip(work, ran, strict=True) if m == method] for method in todo}
+                # what is best for some rounds may be too long for more, or for another seed
+                todo = [m for m in todo if any(r["diverged"] for r in runs[m]) and _halve(out, m, races[m])]
         except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
                 process.terminate()  # at any moment: what a run has written is whole
             raise
-    results = []
-    for method in methods:
-        runs = [
-            {"seed": c.seed, "rounds": lines, "diverged": diverged}
-            for (m, c, _), (lines, diverged) in zip(work, ran, strict=True)
-            if m == method
-        ]
-        results.append(_summary(method, races[method], runs, "test_accuracy" if dataset.classes else "test_rmse"))
+    score = "test_accuracy" if dataset.classes else "test_rmse"
+    results = [_summary(method, races[method], runs[method], score) for method in methods]
     found = {
         "data": list(base.data),
         "settings": {k: v for k, v in dataclasses.asdict(base).items() if v != getattr(Config, k, None)},
@@ -221,15 +218,30 @@ def _tuned(
     resolved = config.resolved(dataset)
     if resolved.schedule in ("search", "theorem1", "theorem2"):
         return None
-    file = out / method.name.replace(":", "-") / f"tuned-{config.seed}.json"
+    file = _folder(out, method) / "tuned.json"
     if not file.exists():
         on_news(f"tuning {method.name}")
         race = file.with_suffix("")
         found = tune(replace(config, rounds=None), dataset=dataset, out=race)
-        _write(file, dataclasses.asdict(found))
+        _write(file, {**dataclasses.asdict(found), "halved": 0})
         shutil.rmtree(race, ignore_errors=True)
     remembered: dict[str, Any] = json.loads(file.read_text())
     return remembered
+
+
+def _halve(out: Path, method: Method, race: dict[str, Any] | None) -> bool:
+    """Take half the step, with every seed: what was run is no result of it.  Not if the step was given, or for ever."""
+    if race is None or race["halved"] == HALVINGS:
+        return False
+    race["halved"] += 1
+    for run in _folder(out, method).glob("[0-9]*"):
+        shutil.rmtree(run)
+    _write(_folder(out, method) / "tuned.json", race)  # last: a step is never said of the runs of another
+    return True
+
+
+def _folder(out: Path, method: Method) -> Path:
+    return out / method.name.replace(":", "-")
 
 
 def _run(
@@ -240,7 +252,7 @@ def _run(
     unit: int,
     on_news: Callable[[str], None],
     running: set[subprocess.Popen[str]],
-) -> tuple[list[dict[str, Any]], bool]:
+) -> dict[str, Any]:
     """One run within the budget, in a process of its own: a line an exchange, and whether it diverged."""
     on_news(f"{method.name}, seed {config.seed}")
     job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
@@ -276,7 +288,7 @@ def _run(
     diverged = process.returncode == DIVERGED and within  # beyond the budget is none of our business
     if not lines and not diverged:
         raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise --budget")
-    return lines, diverged
+    return {"seed": config.seed, "rounds": lines, "diverged": diverged}
 
 
 def metrics_of(out: Path) -> list[dict[str, Any]]:
@@ -287,8 +299,12 @@ def metrics_of(out: Path) -> list[dict[str, Any]]:
 
 def _summary(method: Method, race: Mapping[str, Any] | None, runs: list[dict[str, Any]], score: str) -> dict[str, Any]:
     """Mean and spread of the last rounds within the budget; none, if a run diverged: that is the result then."""
-    tuned = {name: race[name] if race else None for name in ("step_size", "edge")}
-    found = {"method": method.name, **tuned, "tuning_rounds": race["rounds"] if race else 0, "score": score}
+    found: dict[str, Any] = {"method": method.name, "step_size": None, "halved": 0, "edge": None, "tuning_rounds": 0}
+    if race is not None:
+        halved = race["halved"]
+        found |= {"step_size": race["step_size"] / 2**halved, "halved": halved, "edge": race["edge"] and not halved}
+        found |= {"tuning_rounds": race["rounds"]}
+    found |= {"score": score}
     diverged = sum(run["diverged"] for run in runs)
     if diverged:
         return found | {"diverged": diverged, "capped": False, "mean": None, "spread": None, "runs": runs}

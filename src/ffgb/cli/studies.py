@@ -91,7 +91,10 @@ def compare(
 def _compared(method: dict[str, Any]) -> dict[str, str]:
     """A method's row of the table."""
     mean, spread = method["mean"], method["spread"]
-    row = {"method": method["method"], "step size": "" if method["step_size"] is None else f"{method['step_size']:g}"}
+    step = "" if method["step_size"] is None else f"{method['step_size']:g}"
+    if method["halved"]:
+        step += f" ({method['step_size'] * 2 ** method['halved']:g} diverged)"
+    row = {"method": method["method"], "step size": step}
     score = method["score"].replace("_", " ")
     if mean is None:
         told = f"diverged with {method['diverged']} of {len(method['runs'])} seeds"
