@@ -129,7 +129,7 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
             axis.xaxis.get_major_locator().set_params(integer=True)
         what = f"models of {results['unit']:,} numbers" if kind == "models" else "rounds"
         _labelled(axis, panel["title"], what, f"{y.partition('_')[0]} accuracy, %")
-        axis.legend(fontsize=8, frameon=False, loc="lower right")
+        axis.legend(fontsize=8, frameon=False, loc="best", handlelength=1.3)
     scale = results["settings"]
     figure.suptitle(
         f"{results['experiment']}: {results['data']}, {scale['clients']} clients, {results['how']}, "
