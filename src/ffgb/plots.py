@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -131,11 +132,11 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
         _labelled(axis, panel["title"], what, f"{y.partition('_')[0]} accuracy, %")
         axis.legend(fontsize=8, frameon=False, loc="best", handlelength=1.3)
     scale = results["settings"]
-    figure.suptitle(
+    title = (
         f"{results['experiment']}: {results['data']}, {scale['clients']} clients, {results['how']}, "
-        f"{scale['seeds']} seed{'s' * (scale['seeds'] > 1)}, scale {results['scale']}",
-        fontsize=11,
+        f"{scale['seeds']} seed{'s' * (scale['seeds'] > 1)}, scale {results['scale']}"
     )
+    figure.suptitle(textwrap.fill(title, 80 * len(panels)), fontsize=11)
     _save(figure, path)
 
 

@@ -62,7 +62,7 @@ def table(results: Results) -> str:
     """Ours after some rounds, beside the published value."""
     (panel,) = results["panels"]
     marks = [m for m in MARKS if m <= panel["curves"][0]["seeds"][0]["rounds"][-1]]
-    lines = [f"| method | seeds | {' | '.join(f'{m} rounds' for m in marks)} | published, 50 rounds |",
+    lines = [f"| method | seeds | {' | '.join(f'{m} round' + 's' * (m > 1) for m in marks)} | published, 50 rounds |",
              "|---|---|" + "---|" * (len(marks) + 1)]  # fmt: skip
     for name, curve in zip(METHODS, panel["curves"], strict=True):
         seeds = curve["seeds"]
