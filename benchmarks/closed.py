@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import os
 
+from ffgb.algorithms.ffgb_shared import FFGBShared
+
 # Before NumPy and torch are imported, which read them once.
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
@@ -45,20 +47,25 @@ from typing import TYPE_CHECKING, Any, cast, final
 import numpy as np
 from scipy.special import softmax
 
-from ffgb import FFGB, Config, train
-from ffgb.aggregates import Ask, MomentsOf
-from ffgb.config import load_data
+from ffgb import Config, train
+from ffgb.core.functions import Family
+from ffgb.core.geometry import Geometry
+from ffgb.core.grams import share_geometry
+from ffgb.core.losses import CrossEntropy
+from ffgb.core.maps import FeatureMap
+from ffgb.core.moments import moments_of
+from ffgb.core.questions import Ask
+from ffgb.core.schedules import Constant
+from ffgb.core.types import Array
 from ffgb.data import Dataset, partition
-from ffgb.engines.local import Holding, LocalEngine
-from ffgb.features import FeatureMap, Flatten
+from ffgb.engines.local import LocalEngine
+from ffgb.features.basic import Flatten
 from ffgb.features.fourier import RandomFourier, bandwidth
-from ffgb.functions import Array, Family
-from ffgb.geometry import Geometry, aggregate
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
 from ffgb.learners.linear import Linear
 from ffgb.learners.nets import Net
-from ffgb.losses import CrossEntropy
-from ffgb.schedules import Constant
-from ffgb.server import Server
+from ffgb.runs.config import load_data
 
 if TYPE_CHECKING:
     import torch  # imported by the workers that need it only: it would count as memory
@@ -545,15 +552,15 @@ def federation(size: Size) -> Iterator[Federation]:
 
     def learner(ask: Ask) -> tuple[Family, Geometry]:
         nonlocal began
-        ask(MomentsOf.map(Flatten(INPUTS)))  # once this is answered, workers run and have their data
+        moments_of(ask, Flatten(INPUTS))  # once this is answered, workers run and have their data
         began = time.perf_counter()
         features = RandomFourier(Flatten(INPUTS), size.features, bandwidth(np.ones(INPUTS)), 0)
-        return Linear(features, OUTPUTS), aggregate(ask, features, size.gram, 1.0 / len(y))
+        return Linear(features, OUTPUTS), share_geometry(ask, features, size.gram, 1.0 / len(y))
 
     with LocalEngine(holdings, WORKERS) as engine:
         server = Server(engine, [size.points] * size.clients, participation=size.sampled)
         # few of many clients say little of all points: short steps
-        algorithm = FFGB(Constant(2.0), search=True) if size.sampled is None else FFGB(Constant(0.2))
+        algorithm = FFGBShared(Constant(2.0 if size.sampled is None else 0.2), search=size.sampled is None)
         state = server.start(algorithm, learner, CrossEntropy(OUTPUTS))
         setup = time.perf_counter() - began
         setup_bytes = (state.costs.bytes_up + state.costs.bytes_down) / size.clients

@@ -29,14 +29,15 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 import numpy as np
 
 from ffgb.algorithms.fedavg import FedAvg
+from ffgb.core.losses import CrossEntropy
+from ffgb.core.types import Array
 from ffgb.data import load, partition
-from ffgb.engines.local import Holding, LocalEngine
-from ffgb.features import Flatten
-from ffgb.functions import Array
+from ffgb.engines.local import LocalEngine
+from ffgb.features.basic import Flatten
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
 from ffgb.learners.mlp import MLP
-from ffgb.losses import CrossEntropy
-from ffgb.server import Server
-from ffgb.wire import Message, decode, encode
+from ffgb.protocol.codec import Message, decode, encode
 
 CLIENTS, POINTS, STEPS, SHARE, RATE, PROCESSES, TURNS = 56, 1071, 25, 0.2, 0.1, 2, 9
 

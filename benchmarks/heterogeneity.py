@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2, norm
 
+from ffgb.core.types import Array
 from ffgb.data import available, load, partition
 from ffgb.data.heterogeneity import classifier_tv, farthest, measure, sliced_w1, total_variation, wasserstein
-from ffgb.functions import Array
 
 N, POINTS, SHAPE = 56, 1_000, 784
 

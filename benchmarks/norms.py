@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from ffgb.core.capabilities import LeastSquares, Minimax
+
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import resource
@@ -21,10 +23,12 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.spatial.distance import cdist
 
+from ffgb.core.capabilities import Fit
+from ffgb.core.functions import Family
+from ffgb.core.lipschitz import Extension
+from ffgb.core.types import Array
 from ffgb.data import load
-from ffgb.extensions import Extension
-from ffgb.features import Flatten
-from ffgb.functions import Array, Family, Fit
+from ffgb.features.basic import Flatten
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
 
@@ -57,6 +61,8 @@ def largest_error(family: Family, oracle: Callable[[Array], Fit], z: Array, phi:
 
 def fits(what: str, family: Family, z: Array, phi: Array) -> None:
     """The sup error and time of a minimax fit, as ratios to least squares."""
+    assert isinstance(family, LeastSquares)
+    assert isinstance(family, Minimax)
     plain, seconds = timed(partial(largest_error, family, family.least_squares, z, phi))
     least, longer = timed(partial(largest_error, family, family.minimax, z, phi))
     print(f"  {what}: sup error {least:.3f} against {plain:.3f}, × {least / plain:.2f}; time × {longer / seconds:.1f}")

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 
+from ffgb.core.capabilities import LeastSquares
+
 # Before NumPy and torch are imported, which read them once.
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
@@ -27,8 +29,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ffgb.features import Flatten
-from ffgb.functions import Array, Family
+from ffgb.core.functions import Family
+from ffgb.core.types import Array
+from ffgb.features.basic import Flatten
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 
@@ -136,6 +139,7 @@ def measure(case: Case, repetitions: int) -> Result:
     x: Array = rng.random((POINTS, *case.shape), dtype=np.float32)
     phi = rng.standard_normal((POINTS, OUTPUTS))
     family = case.family(case.steps)
+    assert isinstance(family, LeastSquares)
     fit = family.least_squares(family.features(x))
     x_torch, phi_torch = torch.tensor(x), torch.tensor(phi, dtype=torch.float32)
     turns = [

@@ -20,8 +20,8 @@ from scipy.special import log_softmax, softmax
 from threadpoolctl import threadpool_limits
 
 from ffgb import Config, Model, train
-from ffgb.config import load_data
-from ffgb.functions import Array
+from ffgb.core.types import Array
+from ffgb.runs.config import load_data
 from shared import RUNS
 
 HERE = Path(__file__).parent / "shared"

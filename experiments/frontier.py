@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ffgb import FFGB, Config
-from ffgb.config import load_data, make_learner, make_loss
+from ffgb import Config
 from ffgb.data import partition
-from ffgb.engines.local import Holding, in_parts, local_engine
-from ffgb.schedules import Constant
-from ffgb.server import Server, State
+from ffgb.engines.local import in_parts, local_engine
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.federation.state import State
+from ffgb.runs.config import load_data
+from ffgb.runs.learners import make_algorithm, make_learner
+from ffgb.runs.resolve import make_loss
 
 CNN = 17_090
 ROUNDS = 20
@@ -42,7 +45,7 @@ def measure(results: dict[str, Any]) -> None:
             def start(config: Config, server: Server = server, known: dict[str, Any] = known) -> State:
                 config = config.resolved(data)
                 assert config.step_size is not None
-                algorithm = FFGB(Constant(config.step_size), search=True)
+                algorithm = make_algorithm(config)
                 return server.start(algorithm, make_learner(config, data), make_loss(config, data), known=known)
 
             # The feature map is made once and paid for by every kind: what the first start costs more than the second.

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ffgb import FFGB
-from ffgb.config import Config, make_learner, make_loss
+from ffgb.core.types import Array
 from ffgb.data import Dataset, load
-from ffgb.engines.local import Holding, InProcess
-from ffgb.functions import Array
-from ffgb.model import auc
-from ffgb.schedules import Constant
-from ffgb.server import Server
+from ffgb.engines.local import InProcess
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.runs.config import Config
+from ffgb.runs.learners import make_algorithm, make_learner
+from ffgb.runs.model import auc
+from ffgb.runs.resolve import make_loss
 
 FOLDS, SEEDS = 5, (0, 1, 2)
 METHODS = ("together", "alone", "local geometry", "pooled")
@@ -41,7 +42,7 @@ def scores(data: Dataset, parts: list[Array], method: str, seed: int) -> Any:
     assert config.rounds is not None
     assert config.step_size is not None
     assert config.local_steps is not None
-    algorithm = FFGB(Constant(config.step_size), config.local_steps, search=config.schedule == "search")
+    algorithm = make_algorithm(config)
     with InProcess([Holding(data.x, data.y, rows) for rows in parts]) as engine:
         server = Server(engine, [len(rows) for rows in parts], seed=seed, by_size=config.client_weights == "size")
         state = server.start(algorithm, make_learner(config, data), make_loss(config, data))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ffgb import Config, train
-from ffgb.config import load_data
+from ffgb.runs.config import load_data
 
 HERE = Path(__file__).parent / "shared"
 CIFAR = {"data": "cifar10", "clients": 56, "rounds": 10}

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """First what takes longest, and mostly waits: real servers.  Another process then has all the rest to do."""
-    items.sort(key=lambda item: "test_deploy" not in item.nodeid)
+    items.sort(key=lambda item: "deployment/test_real" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -46,3 +47,16 @@ def test_the_walk_from_tables_to_production(tmp_path: Path, real_data: Path) -> 
     assert (tmp_path / "runs" / "heart" / "report.html").stat().st_size < 300_000
     assert (tmp_path / "model-card.md").exists()
     assert said[-1].startswith("present [")
+
+
+def test_the_way_of_one_row_names_functions_that_exist() -> None:
+    """At most twelve steps, each a function of a file of the package."""
+    page = (ROOT / "docs" / "one-row.md").read_text()
+    steps = re.findall(r"^\| (\d+) \|.*\| `([\w/]+)\.py` \| `([\w.]+)` \|$", page, re.MULTILINE)
+    assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
+    assert 10 <= len(steps) <= 12
+    for _, file, function in steps:
+        thing = importlib.import_module("ffgb." + file.replace("/", "."))
+        for name in function.split("."):
+            thing = getattr(thing, name)
+        assert callable(thing)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_cli import site
 from tests.conftest import ROOT
-from tests.test_cli import site
 
 
 def blocks(language: str, file: str = "README.md") -> list[str]:

@@ -1,4 +1,4 @@
-"""Federated functional gradient boosting: sites train one function together, and no row leaves a site."""
+"""Federated functional gradient boosting: sites that do not pool their data train one function together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb import FFGB
     from ffgb.algorithms.ffgb_c import FFGBC
     from ffgb.algorithms.ffgb_l import FFGBL
-    from ffgb.config import Config
     from ffgb.errors import FFGBError
-    from ffgb.estimators import FFGBClassifier, FFGBRegressor
-    from ffgb.model import Model
-    from ffgb.training import Result, federate, train
+    from ffgb.runs.config import Config
+    from ffgb.runs.model import Model
+    from ffgb.runs.training import Result, federate, train
+    from ffgb.sklearn import FFGBClassifier, FFGBRegressor
 
 __all__ = [
     "FFGB",
@@ -37,14 +37,14 @@ _HOME = {
     "FFGB": "ffgb.algorithms.ffgb",
     "FFGBC": "ffgb.algorithms.ffgb_c",
     "FFGBL": "ffgb.algorithms.ffgb_l",
-    "FFGBClassifier": "ffgb.estimators",
+    "FFGBClassifier": "ffgb.sklearn",
     "FFGBError": "ffgb.errors",
-    "FFGBRegressor": "ffgb.estimators",
-    "Model": "ffgb.model",
-    "Config": "ffgb.config",
-    "Result": "ffgb.training",
-    "federate": "ffgb.training",
-    "train": "ffgb.training",
+    "FFGBRegressor": "ffgb.sklearn",
+    "Model": "ffgb.runs.model",
+    "Config": "ffgb.runs.config",
+    "Result": "ffgb.runs.training",
+    "federate": "ffgb.runs.training",
+    "train": "ffgb.runs.training",
 }
 
 

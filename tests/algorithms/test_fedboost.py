@@ -7,21 +7,22 @@ import pytest
 
 from ffgb.algorithms.fedboost import FedBoost, Predictions, Weighted
 from ffgb.algorithms.parametric import part
+from ffgb.core.functions import OpenSum
+from ffgb.core.losses import CrossEntropy, Square
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.functions import Array, OpenSum
+from ffgb.features.basic import Flatten
 from ffgb.learners.linear import Linear
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Square
-from ffgb.training import federate
+from ffgb.runs.training import federate
 
 
-def lines(slopes: list[float]) -> OpenSum:
-    """An ensemble Σ_m (1/M) · slope_m x."""
+def lines(slopes: list[float], radius: float = 100.0) -> OpenSum:
+    """An ensemble Σ_m (1/M) · slope_m x, each clipped."""
     family = Linear(Flatten(1), 1)
     total: OpenSum = OpenSum(family, ())
     for slope in slopes:
-        one = family.member({"weight": np.array([[slope], [0.0]])}).clip(100.0)
+        one = family.member({"weight": np.array([[slope], [0.0]])}).clip(radius)
         total = total + one * (1.0 / len(slopes))  # type: ignore[assignment]
     return total
 
@@ -87,6 +88,19 @@ def test_equal_shares_are_the_ensemble() -> None:
     family = Weighted(Predictions.of(f))
     x = np.random.default_rng(0).standard_normal((7, 1)).astype(np.float32)
     np.testing.assert_allclose(family.member(family.initial(np.random.default_rng(0)))(x), f(x), rtol=1e-5)
+
+
+def test_predictors_keep_their_clips_and_weights() -> None:
+    """FedBoost keeps the clip and the weight of each term when it starts from equal shares."""
+    f = lines([1.0, -2.0, 4.0], radius=1.5) * 1.0 + lines([3.0], radius=0.5) * 2.0
+    assert isinstance(f, OpenSum)
+    family, x = Weighted(Predictions.of(f)), np.linspace(-3, 3, 13, dtype=np.float32)[:, None]
+    expected = sum(np.clip(s * x, -1.5, 1.5) for s in (1.0, -2.0, 4.0)) / 3 + 2.0 * np.clip(3.0 * x, -0.5, 0.5)
+    np.testing.assert_allclose(f(x), expected, atol=1e-6)
+    np.testing.assert_allclose(family.member(family.initial(np.random.default_rng(0)))(x), expected, atol=1e-5)
+    # the first round asks at equal weights, and so its result is the ensemble as it was
+    state, _ = federate([(x, np.zeros(13))], family, Square(), FedBoost(step=0.1), 1)
+    np.testing.assert_allclose(state.result(x), expected, atol=1e-5)
 
 
 def test_predictors_that_spoil_an_ensemble_lose_their_weight() -> None:

@@ -12,17 +12,18 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes, load_wine, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor
 
-from ffgb.aggregates import Moments
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.features import Flatten, Standardize
-from ffgb.functions import Array, ClosedSum, OnPoints
+from ffgb.core.functions import ClosedSum, OnPoints
+from ffgb.core.losses import CrossEntropy, Logistic, Square
+from ffgb.core.oracles import Answer, Oracle, contraction
+from ffgb.core.schedules import Constant, Power, Theorem
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
+from ffgb.features.basic import Flatten, Standardize
 from ffgb.learners.linear import Linear
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Logistic, Square
-from ffgb.oracles import Answer, Oracle, contraction
-from ffgb.schedules import Constant, Power, Theorem
-from ffgb.seeds import stream
-from ffgb.training import federate as run
+from ffgb.runs.training import federate as run
+from tests.features.clients import moments
 
 values_family = Linear(Flatten(3), 3)  # carries no meaning where only values at points are looked at
 
@@ -70,6 +71,8 @@ def test_two_clients_of_two_points_by_hand() -> None:
     w = (w0 + w1) / 2
     losses = [0.5 * ((w - 1) ** 2 + (2 * w - 1) ** 2) / 2, 0.5 * ((w - 3) ** 2 + (w - 5) ** 2) / 2]
     assert line["train_loss"] == pytest.approx(sum(losses) / 2)
+    # what is left of the query, of the last gradient: Δ² = (−0.8, 0.4) of (−0.7, −0.4), and (2, −2) of (−1, −3)
+    assert line["residual"] == pytest.approx((np.sqrt(0.8 / 0.65) + np.sqrt(8 / 10)) / 2)
     # without the residual the second query is the gradient alone
     state, _ = run(
         parts, Linear(Flatten(1), 1, ridge=0.0, intercept=0.0), Square(), FFGB(Constant(0.5), 2, 0.2, residual=False), 1
@@ -184,6 +187,18 @@ def test_with_the_residual_ffgb_finds_the_minimum_and_without_it_another_functio
     assert errors[False] > 20 * errors[True]
 
 
+def test_a_distilled_client_returns_the_function_of_its_k_steps() -> None:
+    """If the oracle is exact, the distilled function has the same values and the same share of f^t."""
+    rng = np.random.default_rng(0)
+    at, y = OnPoints(1.0, values_family.zero(), rng.standard_normal((8, 3))), rng.integers(0, 3, 8)
+    plain, one = (
+        FFGB(Power(2.0), K=3, mu=0.3, distill=distill).client(1, at, y, CrossEntropy(3), ExactGamma(1.0), rng)[0]
+        for distill in (False, True)
+    )
+    assert one.decay == pytest.approx(plain.decay)
+    np.testing.assert_allclose(one.values, plain.values, atol=1e-12)
+
+
 def test_steps_are_capped_at_one_over_mu() -> None:
     algorithm = FFGB(Theorem(0.5, numerator=4.0), K=1, mu=0.5)
     assert algorithm.eta(1, 0) == 2.0  # uncapped it would be 4
@@ -196,6 +211,6 @@ def test_labels_that_the_features_do_not_explain_are_met_by_the_intercept() -> N
     for share in (0.5, 0.99, 0.99):  # nine in ten of all labels are 0, but not at every client
         x, y = rng.standard_normal((400, 8)), (rng.random(400) > share).astype(int)
         clients.append((x, y))
-    family = Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in clients), Flatten(8)), 1)
+    family = Linear(Standardize.by(moments([x for x, _ in clients]), Flatten(8)), 1)
     _, lines = run(clients, family, Logistic(), FFGB(Constant(4.0), K=2), 30)
     assert lines[-1]["train_accuracy"] == pytest.approx(np.mean([(y == 0).mean() for _, y in clients]), abs=0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -13,20 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.algorithms.ffgb_c import FFGBC, radii
-from ffgb.engines.local import Holding
+from ffgb.algorithms.ffgb_c import FFGBC, least_ball, radii
+from ffgb.core.functions import Block, Clipped, Family, OnPoints, OpenSum
+from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss, Square
+from ffgb.core.oracles import Answer, Oracle, contraction, sup
+from ffgb.core.points import Points
+from ffgb.core.schedules import Constant, Power, Theorem
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, Points
-from ffgb.functions import Array, Clipped, Family, OnPoints, OpenSum
+from ffgb.features.basic import Flatten
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.learners.finite import Finite
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Huber, Logistic, Loss, Square
-from ffgb.schedules import Constant, Power, Theorem
-from ffgb.server import Server
-from ffgb.theory import ExactGamma, Finite, least_ball
-from ffgb.training import federate
-from ffgb.wire import Message
+from ffgb.protocol.codec import Message
+from ffgb.runs.training import federate
+from ffgb.studies.theory import ExactGamma
 from tests.engines.faults import Faulty, changed, with_tensors, with_values
 
 
@@ -56,6 +60,37 @@ def test_clips_that_bite_by_hand() -> None:
     np.testing.assert_allclose(values[0, 0], 0.95 * 0.25 + 0.5 * 0.5 * (1 + 1 / 9))
     assert notes["clipped_residual"] == [1.0, 1.0]
     assert notes["clipped"] == [0.0, 0.0]
+
+
+@final
+class Multiples(Oracle):
+    """h is one multiple of the query after another; γ is what that contracts by."""
+
+    def __init__(self, *multiples: float) -> None:
+        self.multiples, self.queries = list(multiples), list[Array]()
+
+    def sees(self, phi: Array) -> Array:
+        return phi
+
+    def __call__(self, query: Array, rng: np.random.Generator) -> Answer:
+        self.queries.append(query)
+        h = self.multiples.pop(0) * query
+        return Answer(OnPoints(0.0, ExactGamma.nothing, h), h, contraction(h, query, sup))
+
+
+def test_the_residual_is_what_h_leaves_before_it_is_clipped() -> None:
+    """The residual is the query less the oracle's own h, and only the step uses the clipped h (lines 5 and 6)."""
+    # As long as |query| ≤ G/γ both residuals are equal: an h beyond G² leaves more than G¹ either way.  A first call
+    # that promises nothing has no radii, so its residual is not clipped and the second query may be larger than G/γ.
+    oracle = Multiples(0.0, 1.05, 1.0)
+    algorithm = FFGBC(Constant(0.5), K=3, mu=0.1)
+    values, notes = run(algorithm, oracle, np.array([3.0]), Huber(), np.zeros((1, 1)))
+    # k = 1: gradient −1, h = 0, γ = 0; g = 0, Δ = −1
+    # k = 2: gradient −1, query −2, h = −2.1, γ = 0.95: G¹ = 1/19, G² = 21/19; g = 21/38; −2 + 2.1 > 0, so Δ = G¹
+    # k = 3: gradient −1, query −1 + 1/19 = h
+    np.testing.assert_allclose(np.ravel(oracle.queries), [-1.0, -2.0, -18 / 19], rtol=1e-8)
+    np.testing.assert_allclose(values[0, 0], 0.95 * 21 / 38 + 0.5 * 18 / 19, rtol=1e-8)
+    assert (notes["clipped"], notes["clipped_residual"]) == ([0.0, 1.0, 0.0], [0.0, 1.0, 0.0])
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 1.0), st.integers(1, 12), st.integers(0, 5), st.booleans())
@@ -136,7 +171,7 @@ def test_on_a_finite_set_that_all_clients_hold_it_finds_the_minimum() -> None:
     rng = np.random.default_rng(1)
     x, loss, mu = np.arange(5, dtype=np.float32)[:, None], CrossEntropy(3), 0.1
     clients = [(x, rng.integers(0, 3, 5)) for _ in range(4)]
-    from ffgb.theory import minimiser, square_error
+    from ffgb.studies.theory import minimiser, square_error
 
     rows, y = np.tile(np.arange(5), 4), np.concatenate([y for _, y in clients])
     best = minimiser(loss, mu, 5, rows, y, np.ones(20))
@@ -191,6 +226,50 @@ def test_scores_are_those_of_the_projected_function() -> None:
     state, lines = federate(clients, Linear(Flatten(2), 1), Huber(), FFGBC(Constant(1.0), K=2, mu=0.01, B=0.5), 8)
     error = state.result(x)[:, 0] - y
     assert lines[-1]["train_rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Warnings about the ball since the last call."""
+    said = [record.getMessage() for record in caplog.records if "2G/(μγ)" in record.getMessage()]
+    caplog.clear()
+    return said
+
+
+@pytest.mark.parametrize("gamma", [0.5, None], ids=["given", "measured"])
+def test_a_ball_that_is_too_small_for_the_theorem_is_warned_of_once(
+    gamma: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    # cross entropy has G = 1, and the oracle γ = 1/2: 2G/(μγ) = 40
+    rng = np.random.default_rng(0)
+    clients = [(np.arange(5, dtype=np.float32)[:, None], rng.integers(0, 3, 5)) for _ in range(3)]
+    for B, expected in ((39.0, 1), (40.0, 0), (math.inf, 0)):
+        algorithm = FFGBC(Theorem(0.1, 4.0), 3, 0.1, gamma, B)
+        federate(clients, Finite(5, 3, 0.5), CrossEntropy(3), algorithm, 4)
+        said = warned(caplog)
+        assert len(said) == expected
+        assert all(
+            words in text for text in said for words in ("--bound 39 is less", "γ = 0.5", "raise --bound to 40,")
+        )
+
+
+def test_a_ball_becomes_too_small_in_the_round_whose_gamma_needs_a_larger(caplog: pytest.LogCaptureFixture) -> None:
+    algorithm = FFGBC(Constant(1.0), mu=0.1, B=100.0).prepared(Any, Any, Logistic(), np.zeros(1), np.ones(1))  # type: ignore[arg-type]
+    family = Tree(Flatten(1), 1, depth=1)
+
+    def terms(*gammas: float) -> OpenSum:
+        found = np.array([radii(gamma, 1.0)[1] for gamma in gammas])
+        return OpenSum(family, (Block({}, np.ones(len(found)), found),))
+
+    f = OpenSum(family, ())
+    for gammas, needed in (((0.5, 0.9), None), ((0.8, 0.1), "200"), ((0.05,), None), ((0.5,), None)):
+        mean = terms(*gammas)
+        assert algorithm.pooled(f, mean, 1.0) is mean
+        said = warned(caplog)
+        assert len(said) == (needed is not None)
+        assert needed is None or (f"2G/(μγ) = {needed}," in said[0] and "γ = 0.1" in said[0])
+        f = f * 0.5 + mean  # type: ignore[assignment]
+    algorithm.pooled(OpenSum(family, ()), terms(0.0), 1.0)  # γ ≤ 0 promises nothing that a ball could keep
+    assert not warned(caplog)
 
 
 def refusal(change: Callable[[Message], Message], K: int = 1) -> str:

@@ -12,19 +12,23 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
 from ffgb.algorithms.ffgb_l import FFGBL
+from ffgb.core.functions import OnPoints
+from ffgb.core.lipschitz import Extension
+from ffgb.core.losses import Logistic, Square
+from ffgb.core.oracles import WOLip
+from ffgb.core.points import Points
+from ffgb.core.questions import Question
+from ffgb.core.schedules import Constant, Theorem
+from ffgb.core.steepness import Steepness, SteepnessOf
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.extensions import Extension
-from ffgb.features import Concatenate, Flatten, Points
+from ffgb.features.basic import Concatenate, Flatten
 from ffgb.features.fourier import RandomFourier
-from ffgb.functions import Array, OnPoints
 from ffgb.learners.linear import Linear
 from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.trees import Tree
-from ffgb.losses import Logistic, Square
-from ffgb.oracles import WOLip
-from ffgb.schedules import Constant, Theorem
-from ffgb.theory import ExactGamma
-from ffgb.training import federate
+from ffgb.runs.training import federate
+from ffgb.studies.theory import ExactGamma
 
 SMOOTH = Concatenate((Flatten(3), RandomFourier(Flatten(3), 40, 1.0, 0)), (1.0, 1.0))
 
@@ -180,6 +184,22 @@ def test_l_is_found_from_the_data(caplog: pytest.LogCaptureFixture) -> None:
     assert "pairs of points exceed" in caplog.text
 
 
+@pytest.mark.parametrize(("steepest", "noisy"), [(9.0, False), (11.0, True)])
+def test_labels_are_called_noisy_ten_times_above_the_best_slope(
+    steepest: float, noisy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning starts at ten times the slope that predicts labels best, and not before."""
+    said = Steepness((1.0, 16.0), (7, 0), steepest, 0, 1.0, 1.0)
+
+    def ask(question: Question) -> Any:
+        return said if isinstance(question, SteepnessOf) else np.array([1.0])
+
+    one = FFGBL("max").prepared(ask, Linear(Flatten(1), 1), Square(), np.zeros(1), np.ones(1))
+    assert isinstance(one, FFGBL)
+    assert steepest == one.L
+    assert ("labels look noisy" in caplog.text) == noisy
+
+
 def clash() -> list[tuple[Array, Array]]:
     x = np.array([[0.0], [0.0], [1.0], [2.0]], np.float32)
     return [(x, np.array([0.0, 1.0, 2.0, 3.0]))]
@@ -200,7 +220,7 @@ def test_bad_labels_and_settings_are_refused(caplog: pytest.LogCaptureFixture) -
         federate(good, family, Square(), FFGBL("max", B=2.0), 1)
     with pytest.raises(FFGBError, match="for regression"):
         federate([(good[0][0], np.array([0, 1, 0, 1]))], family, Logistic(), FFGBL(1.0), 1)
-    with pytest.raises(FFGBError, match="a tree jumps"):
+    with pytest.raises(FFGBError, match="Tree has no Lipschitz fit"):
         federate(good, Tree(Flatten(1), 1, depth=2), Square(), FFGBL(1.0), 1)
     for bad in ({"L": 0.0}, {"L": "min"}, {"K": 0}, {"rounds": 0}, {"extension": "upper"}):
         with pytest.raises(FFGBError):

@@ -15,18 +15,20 @@ from ffgb.algorithms.fedprox import FedProx
 from ffgb.algorithms.mime import Mime
 from ffgb.algorithms.parametric import Copies, Parametric, part
 from ffgb.algorithms.scaffold import Scaffold
-from ffgb.engines.local import Holding, LocalEngine
+from ffgb.core.functions import ClosedSum, Family
+from ffgb.core.losses import CrossEntropy, Logistic, Square
+from ffgb.core.types import Array
+from ffgb.engines.local import LocalEngine
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.federation import sample
-from ffgb.functions import Array, ClosedSum, Family
+from ffgb.features.basic import Flatten
+from ffgb.federation.host import Holding
+from ffgb.federation.participants import sample
+from ffgb.federation.server import Server
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Logistic, Square
-from ffgb.server import Server
-from ffgb.training import federate
+from ffgb.runs.training import federate
 
 Clients = list[tuple[Array, Array]]
 LINE = Linear(Flatten(1), 1)
@@ -190,6 +192,15 @@ def test_sampled_clients_are_those_of_the_pseudocode(sizes: tuple[int, ...]) -> 
     assert lines[-1]["models_up"] == pytest.approx(2 * T * 2 / 5)
 
 
+@pytest.mark.parametrize("batch", [10, 4, 3, 1])
+def test_mimes_full_gradient_is_the_mean_over_all_points_whatever_the_batch(batch: int) -> None:
+    """A last batch that is smaller than the others counts for as many points as it has."""
+    parts = clients(2, inputs=2, each=10)
+    state, _ = federate(parts, Linear(Flatten(2), 1), Square(), Mime(0.1, batch=batch), 1)
+    expected = np.mean([gradient(np.zeros(3), x, y) for x, y in parts], axis=0)
+    np.testing.assert_allclose(weights(state, "c"), expected, rtol=1e-5)
+
+
 def test_fully_corrected_methods_find_the_minimum_that_fedavg_misses() -> None:
     parts, family = clients(3, inputs=2, each=20), Linear(Flatten(2), 1)
     z = np.concatenate([np.c_[x, np.ones(len(x))] for x, _ in parts])
@@ -228,8 +239,8 @@ def test_one_client_with_one_step_is_plain_gradient_descent_to_the_bit(family: F
     for t in range(5):
         rows = order if isinstance(algorithm, Mime) else None
         if rows is None:  # the batch is all points, in the order in which they are drawn
+            from ffgb.core.seeds import stream
             from ffgb.learners.mlp import batches
-            from ffgb.seeds import stream
 
             rows = next(batches(20, 20, stream(0, "client", t, 0)))
         walk.differentiate(rows, lambda values, rows: loss.gradient(values, y[rows]))
@@ -315,7 +326,7 @@ def test_batches_can_be_shares_and_rounds_epochs() -> None:
     parts = clients(2, each=40)
     seen = []
     for algorithm in (FedAvg(0.01, K=5, batch=0.2), FedAvg(0.01, epochs=2, batch=16)):
-        oracle: Any = algorithm.oracle(Copies(LINE, ("x",)), _points(parts[0]), None, np.random.default_rng(0))
+        oracle = algorithm.tools(Copies(LINE, ("x",)), _points(parts[0]), None, np.random.default_rng(0))
         from ffgb.algorithms.parametric import Local
 
         here = Local(oracle, parts[0][1], Square(), np.random.default_rng(0))
@@ -324,6 +335,6 @@ def test_batches_can_be_shares_and_rounds_epochs() -> None:
 
 
 def _points(client: tuple[Array, Array]) -> Any:
-    from ffgb.features import Points
+    from ffgb.core.points import Points
 
     return Points(0, *client)

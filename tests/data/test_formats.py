@@ -36,6 +36,7 @@ def test_idx_round_trip() -> None:
         (b"\0\0\x08\x03\0\0\0\x01", "its idx header ends before the sizes of its 3 dimensions"),
         (b"\0\0\x08\0", "its idx header ends before the sizes of its 0 dimensions"),
         (idx((60000, 28, 28), bytes(100)), "its header promises 60000 × 28 × 28 bytes of data and 100 follow"),
+        (idx((1,) * 200, bytes(1)), "200 dimensions where at most 8 are expected"),
         (idx((2,), bytes(3)), "its header promises 2 bytes of data and 3 follow"),
         # 2^32 · 2^32 wraps around to 0 in 64 bits; sizes are multiplied without a limit.
         (idx((2**31, 2**31, 4), b""), f"its header promises {2**31} × {2**31} × 4 bytes of data and 0 follow"),

@@ -19,11 +19,11 @@ from scipy.spatial.distance import cdist, directed_hausdorff
 from scipy.stats import chi2, norm, wasserstein_distance
 from typer.testing import CliRunner
 
-from ffgb import plots
 from ffgb.cli import app
+from ffgb.core.types import Array
 from ffgb.data.heterogeneity import classifier_tv, farthest, measure, sliced_w1, total_variation, wasserstein
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
+from ffgb.studies import plots
 
 seeds = st.integers(0, 2**32)
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.types import Array
 from ffgb.data import Dataset, load, partition
 from ffgb.data.dataset import hold_out
 from ffgb.data.partition import dirichlet, iid, natural, similarity
 from ffgb.data.partition import labels as split_labels
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
 
 seeds = st.integers(0, 2**32)
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffgb.config import Config
 from ffgb.data.files import load_sites, read_points
 from ffgb.data.preprocess import MOST, NONE, NUMBER, TEXT, Column, Said, Table, agree, describe, raw
+from ffgb.data.sites import Schema, Site, hello, met
 from ffgb.errors import FFGBError
-from ffgb.model import Model
-from ffgb.sites import Schema, Site, hello, met
-from ffgb.training import train
+from ffgb.runs.config import Config
+from ffgb.runs.model import Model
+from ffgb.runs.training import train
 
 
 def columns(frame: pd.DataFrame, **kinds: str) -> dict[str, Any]:

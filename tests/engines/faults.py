@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ffgb.engines import Engine
-from ffgb.engines.local import Holding, InProcess
-from ffgb.wire import Message, decode, encode
+from ffgb.engines.local import InProcess
+from ffgb.federation.host import Holding
+from ffgb.protocol.codec import Message, decode, encode
+from ffgb.protocol.engine import Engine
+from ffgb.protocol.messages import what_leaves
 
 Fault: TypeAlias = Callable[[Message, int, bytes], bytes | None]
 """From the question, the client and its answer to what arrives, or None if nothing does."""
@@ -37,6 +39,30 @@ def changed(client: int, kind: str, change: Callable[[Message], Message]) -> Fau
         return encode(change(message)) if i == client and message.kind == kind else answer
 
     return fault
+
+
+def asked_about(client: int, question: str, change: Callable[[Message], Message]) -> Fault:
+    """One client's answers to one question are changed."""
+
+    def fault(asked: Message, i: int, answer: bytes) -> bytes:
+        return encode(change(decode(answer))) if i == client and is_about(asked, question) else answer
+
+    return fault
+
+
+def is_about(message: Message, question: str) -> bool:
+    """Does a message ask this question?"""
+    return what_leaves(message) == f"question {question}"
+
+
+def in_set_up(message: Message) -> bool:
+    """Is it a question that is asked before training?"""
+    return message.kind == "question" and message.round < 0
+
+
+def begins(message: Message) -> bool:
+    """Is it what a round begins with: an increment, or the gradient, is asked for?"""
+    return message.kind == "train" or is_about(message, "GradientOf")
 
 
 def with_tensors(message: Message, **tensors: object) -> Message:

@@ -10,25 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffgb.algorithms import Algorithm
+from ffgb.algorithms import Algorithm, Searched
 from ffgb.algorithms.fedavg import FedAvg
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.mime import Mime
 from ffgb.algorithms.scaffold import Scaffold
-from ffgb.engines import Engine
-from ffgb.engines.local import Holding, InProcess
+from ffgb.core.grams import share_geometry
+from ffgb.core.losses import CrossEntropy
+from ffgb.core.schedules import Constant, Power
+from ffgb.core.types import Array
+from ffgb.engines.local import InProcess
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.functions import Array
-from ffgb.geometry import aggregate
+from ffgb.features.basic import Flatten
+from ffgb.federation.conversation import Conversation
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Learner, Server
+from ffgb.federation.state import State
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import MLP
-from ffgb.losses import CrossEntropy
-from ffgb.schedules import Constant, Power
-from ffgb.server import Learner, Server, State
-from ffgb.wire import Message, decode, encode
-from tests.engines.faults import Fault, Faulty, changed, with_tensors, with_values
+from ffgb.protocol.codec import Message, decode, encode
+from ffgb.protocol.engine import Engine
+from ffgb.protocol.messages import what_leaves
+from tests.engines.faults import Fault, Faulty, asked_about, begins, changed, in_set_up, with_tensors, with_values
 
 N, CLASSES = 6, 3
 
@@ -49,7 +54,7 @@ def closed(ask: Any) -> tuple[Linear, None]:
 
 def shared(ask: Any) -> Any:
     family = Linear(Flatten(4), CLASSES)
-    return family, aggregate(ask, family.features, "exact", 1e-3)
+    return family, share_geometry(ask, family.features, "exact", 1e-3)
 
 
 def mlp(ask: Any) -> tuple[MLP, None]:
@@ -58,8 +63,9 @@ def mlp(ask: Any) -> tuple[MLP, None]:
 
 JOBS: dict[str, tuple[Algorithm, Learner]] = {
     "closed": (FFGB(Constant(1.0), K=2), closed),
-    "shared": (FFGB(Constant(1.0)), shared),
-    "search": (FFGB(Constant(1.0), search=True), shared),
+    "shared": (FFGBShared(Constant(1.0)), shared),
+    "search": (FFGBShared(Constant(1.0), search=True), shared),
+    "searched": (FFGB(Power(8.0), K=2, length=Searched()), mlp),
     "open": (FFGB(Power(8.0), K=2), mlp),
     "ffgb-c": (FFGBC(Constant(1.0), K=2, mu=0.01), mlp),
     "fedavg": (FedAvg(0.1, 5, 0.5), mlp),
@@ -85,10 +91,10 @@ def same(a: State, b: State) -> None:
 
 
 def fails(rounds: dict[int, set[int]], how: Fault) -> Fault:
-    """In these rounds the answers of these clients to "train" fail in this way."""
+    """In these rounds the answers of these clients to what the round begins with fail in this way."""
 
     def fault(question: Message, i: int, answer: bytes) -> bytes | None:
-        if question.kind == "train" and i in rounds.get(question.round, ()):
+        if begins(question) and i in rounds.get(question.round, ()):
             return how(question, i, answer)
         return answer
 
@@ -136,7 +142,7 @@ ATTACKS: dict[str, tuple[Fault, str]] = {
     "another kind": (tampered(lambda m: replace(m, kind="report", tensors={})), "is of the kind 'report'"),
     "another class": (tampered(another_class), "expected float32 of shape"),
     "no notes": (tampered(lambda m: with_values(m, notes="none")), "notes in a way"),
-    "too many notes": (tampered(lambda m: with_values(m, notes={"gamma": [0.5] * 99})), "gamma that is refused"),
+    "too many notes": (tampered(lambda m: with_values(m, notes={"gamma": [0.5] * 99})), "refused: its gamma is not"),
     "an error": (
         tampered(lambda m: Message("error", m.round, m.client, {"text": "no \x1b[31mdisk"})),
         "says: no ?[31mdisk",
@@ -162,26 +168,44 @@ def test_a_round_goes_on_without_a_bad_answer(attack: str, caplog: pytest.LogCap
         run(Faulty(holdings(), fails(missed, how)), "closed", 4)
 
 
-LIES: dict[str, tuple[str, str, dict[str, object], str]] = {
-    "a loss of 1e999": ("search", "report", {"loss": float("inf")}, "has a value that is"),
-    "a loss of 1e308": ("search", "report", {"loss": 1.7e308}, "reports what cannot be"),
-    "a negative score": ("closed", "report", {"score": -1.0}, "reports what cannot be"),
-    "other points": ("closed", "report", {"points": 10**9}, "reports of 1000000000 points, and has 26"),
-    "no points": ("closed", "report", {"points": 0}, "reports what cannot be"),
-    "a number of 400 digits": ("closed", "report", {"points": 10**400}, "whole number that is too large"),
-    "yes for a number": ("closed", "report", {"loss": True}, "says loss in a way"),
-    "no square": ("search", "answer", {"square": None}, "says square in a way"),
-    "an infinite square": ("search", "answer", {"square": float("inf")}, "has a value that is"),
-    "a square in words": ("shared", "answer", {"square": "much"}, "says square in a way"),
+def reported(**values: object) -> Fault:
+    """Client 2 says something else in its reports."""
+    return changed(2, "report", lambda m: with_values(m, **values))
+
+
+def of_the_gradient(**arrays: object) -> Fault:
+    """Client 2 sends something else as its part of the gradient."""
+    return asked_about(2, "GradientOf", lambda m: with_tensors(m, **arrays))
+
+
+LIES: dict[str, tuple[str, Fault, str]] = {
+    "a loss of 1e999": ("search", reported(loss=float("inf")), "has a value that is"),
+    "a loss of 1e308": ("search", reported(loss=1.7e308), "reports what cannot be"),
+    "a negative score": ("closed", reported(score=-1.0), "reports what cannot be"),
+    "other points": ("closed", reported(points=10**9), "reports of 1000000000 points, and has 26"),
+    "no points": ("closed", reported(points=0), "reports what cannot be"),
+    "no weight": ("closed", reported(weight=0.0), "reports what cannot be"),
+    "a number of 400 digits": ("closed", reported(points=10**400), "whole number that is too large"),
+    "yes for a number": ("closed", reported(loss=True), "says loss in a way"),
+    "no square": ("search", of_the_gradient(square=None), "has the arrays ['covector'], expected"),
+    "the largest square": ("search", of_the_gradient(square=np.array([2**63 - 1])), "beyond its bound"),
+    "the least square": ("search", of_the_gradient(square=np.array([-(2**63)])), "beyond its bound"),
+    "a square in another type": ("shared", of_the_gradient(square=np.array([np.inf])), "expected int64 of shape (1)"),
+    "a square in fewer bits": ("shared", of_the_gradient(square=np.array([1], np.int32)), "expected int64 of shape"),
+    "other points of the gradient": (
+        "shared",
+        asked_about(2, "GradientOf", lambda m: with_values(m, points=27)),
+        "it is of 27 points, and the client has 26",
+    ),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_no_report_ends_a_run(lie: str, caplog: pytest.LogCaptureFixture) -> None:
     """What one client says of itself, in every message of a kind, is refused or believed; the others go on."""
-    job, kind, values, words = LIES[lie]
+    job, fault, words = LIES[lie]
     with caplog.at_level(logging.WARNING, "ffgb"):
-        _, lines = run(Faulty(holdings(), changed(2, kind, lambda m: with_values(m, **values))), job, 3, minimum=2)
+        _, lines = run(Faulty(holdings(), fault), job, 3, minimum=2)
     assert len(lines) == 3
     assert all(np.isfinite(line["train_loss"]) and np.isfinite(line["train_accuracy"]) for line in lines)
     said = [record.getMessage() for record in caplog.records if "client 2 is left out" in record.getMessage()]
@@ -189,19 +213,29 @@ def test_no_report_ends_a_run(lie: str, caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_30_percent_of_the_answers_dropped_at_random(job: str) -> None:
+def test_30_percent_of_the_answers_dropped_at_random(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is lost on the way up was not counted; what is lost on the way down is caught up with."""
-    rng, arrived = np.random.default_rng(0), set[tuple[int, int]]()
+    told, catch_up = dict[int, list[int]](), Conversation.catch_up
+
+    def noted(self: Conversation, state: State, clients: Any) -> tuple[State, list[int]]:
+        """Both times the same clients are asked: a part is rounded as a share of what all of those weigh."""
+        state, present = catch_up(self, state, clients)
+        return state, told.setdefault(state.t, present)
+
+    monkeypatch.setattr(Conversation, "catch_up", noted)
+    rng, arrived = np.random.default_rng(0), set[tuple[int, str, int]]()
 
     def lossy(question: Message, i: int, answer: bytes) -> bytes | None:
-        if i < N and question.kind in ("train", "update", "step") and rng.random() < 0.3:
+        in_round = question.kind in ("train", "update", "step", "question") and question.round >= 0
+        if i < N and in_round and rng.random() < 0.3:
             return None
-        if question.kind == "train" and decode(answer).kind == "answer":
-            arrived.add((question.round, i))
+        if decode(answer).kind in ("answer", "part"):
+            arrived.add((question.round, what_leaves(question), i))
         return answer
 
     def only_those(question: Message, i: int, answer: bytes) -> bytes | None:
-        return None if question.kind == "train" and (question.round, i) not in arrived else answer
+        counts = decode(answer).kind in ("answer", "part")
+        return None if counts and (question.round, what_leaves(question), i) not in arrived else answer
 
     state, lines = run(Faulty(holdings(), lossy), job, 20, minimum=1)
     assert [line["round"] for line in lines] == list(range(1, 21))
@@ -228,11 +262,11 @@ def test_who_missed_rounds_goes_on_as_if_it_had_not_been_asked(job: str) -> None
 
         def exchange(self, data: bytes, clients: Any) -> dict[int, bytes]:
             question = decode(data)
-            t = question.round - (question.kind not in ("train", "setup"))
+            t = question.round - (question.kind not in ("train", "setup", "question"))
             return super().exchange(data, [i for i in clients if i not in away.get(t, ())])
 
     def lost(question: Message, i: int, answer: bytes) -> bytes | None:
-        t = question.round - (question.kind not in ("train", "setup"))
+        t = question.round - (question.kind not in ("train", "setup", "question"))
         return None if i in away.get(t, ()) and question.kind != "setup" else answer
 
     unreached, before = run(Unreached(holdings(), lambda q, i, a: a), job, 5, minimum=2)
@@ -247,24 +281,30 @@ def test_with_everyone_there_a_minimum_changes_nothing() -> None:
         same(run(InProcess(holdings()), job, 3)[0], run(InProcess(holdings()), job, 3, minimum=2)[0])
 
 
-def test_statistics_are_asked_for_again_and_then_missed() -> None:
+def test_statistics_are_asked_for_again_and_then_missed(caplog: pytest.LogCaptureFixture) -> None:
     times: dict[int, int] = {}
 
     def late(question: Message, i: int, answer: bytes) -> bytes | None:
-        if question.kind != "statistic" or i != 3:
+        if not in_set_up(question) or i != 3:
             return answer
         times[i] = times.get(i, 0) + 1
         return answer if times[i] > 1 else None
 
     same(run(InProcess(holdings()), "shared", 2)[0], run(Faulty(holdings(), late), "shared", 2, minimum=2)[0])
-    never = changed(3, "statistic", lambda m: with_tensors(m, mean=None))
-    with pytest.raises(FFGBError, match="client 3 did not answer a question that everyone must"):
+    never = asked_about(3, "GramOf", lambda m: with_tensors(m, mean=None))
+    with caplog.at_level("WARNING", "ffgb"):
         run(Faulty(holdings(), never), "shared", 2, minimum=2)
+    assert "client 3 is left out" in caplog.text
+    with pytest.raises(FFGBError, match="client 3 sent"):
+        run(Faulty(holdings(), never), "shared", 2)
+    silent: Fault = lambda question, i, answer: None if in_set_up(question) else answer  # noqa: E731
+    with pytest.raises(FFGBError, match="only 0 of 6 clients answered a question about"):
+        run(Faulty(holdings(), silent), "shared", 2, minimum=2)
 
 
 @pytest.mark.parametrize("minimum", [0, 7])
 def test_an_impossible_minimum_is_refused(minimum: int) -> None:
-    with pytest.raises(FFGBError, match="cannot be the fewest"):
+    with pytest.raises(FFGBError, match=rf"--minimum is {minimum}, but only 6 clients take part"):
         Server(InProcess(holdings()), [9] * 6, minimum=minimum)
 
 

@@ -13,26 +13,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ffgb.aggregates import Moments
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
 from ffgb.algorithms.ffgb_l import FFGBL
-from ffgb.engines.local import Holding, LocalEngine, _balanced, in_parts
+from ffgb.core.functions import Family
+from ffgb.core.losses import CrossEntropy, Loss, Square
+from ffgb.core.schedules import Power
+from ffgb.core.statistics import Moments
+from ffgb.engines.local import LocalEngine, _balanced, in_parts
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, Standardize
+from ffgb.features.basic import Flatten, Standardize
 from ffgb.features.fourier import RandomFourier
-from ffgb.functions import Family
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.federation.state import State
 from ffgb.learners.linear import Linear
 from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
-from ffgb.losses import CrossEntropy, Loss, Square
-from ffgb.schedules import Power
-from ffgb.server import Server, State
-from ffgb.training import federate as run
-from ffgb.wire import Message, decode, encode
+from ffgb.protocol.codec import Message, decode, encode
+from ffgb.runs.training import federate as run
 
 SHAPE = (1, 16, 16)
 
@@ -53,7 +55,7 @@ def family(name: str) -> Family:
         case "features":
             return Linear(RandomFourier(Flatten(256), 100, 8.0, 1), 3)
         case "linear":
-            return Linear(Standardize.by(Moments.total(Moments.of(x) for x, _ in parts()), Flatten(256)), 3)
+            return Linear(Standardize.by(Moments.of(np.concatenate([x for x, _ in parts()])), Flatten(256)), 3)
         case "mlp":
             return MLP(Flatten(256), 3, steps=30)
         case "tree":

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffgb import trust
+from ffgb import user_code as trust
+from ffgb.core.points import Points
 from ffgb.errors import FFGBError
-from ffgb.features import Points
 from ffgb.features.encoder import POINTS_AT_ONCE, Encoder
-from ffgb.recipes import build, describe
+from ffgb.protocol.describe import build, describe
 
 Array = np.ndarray
 sizes: list[int] = []
@@ -95,7 +95,7 @@ def test_points_are_encoded_some_at_a_time() -> None:
 def test_an_unknown_name_is_refused_with_what_to_do() -> None:
     words = (
         r"no code named 'tests.encoders:unknown' is known here; .* --map tests.encoders:unknown, "
-        r"or in Python call ffgb.trust.allow\('tests.encoders:unknown'\)"
+        r"or in Python call ffgb.user_code.allow\('tests.encoders:unknown'\)"
     )
     with pytest.raises(FFGBError, match=words):
         encoder("unknown")

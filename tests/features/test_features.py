@@ -11,14 +11,16 @@ from typing import Any, ClassVar, final
 import numpy as np
 import pytest
 
-from ffgb.aggregates import Moments
-from ffgb.features import After, Concatenate, FeatureMap, Flatten, Points, Standardize
+from ffgb.core.maps import After, FeatureMap
+from ffgb.core.points import Points
+from ffgb.core.statistics import Moments
+from ffgb.features.basic import Concatenate, Flatten, Standardize, cosines
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
 from ffgb.features.patches import Grid, Patches
 from ffgb.features.tables import Columns, ObliviousTrees, RankWaves, Steps
-from ffgb.recipes import build, describe
-from ffgb.trust import register
+from ffgb.protocol.describe import build, describe
+from ffgb.user_code import register
 
 Array = np.ndarray
 
@@ -171,6 +173,37 @@ def test_maps_side_by_side_have_their_factors_and_blocks() -> None:
     np.testing.assert_array_equal(z, np.hstack([6 * X, RandomFourier(Flatten(4), 5, 1.0, 0)(X), -X]))
     assert z.dtype == np.float32
     assert both(X[:0]).shape == (0, 13)
+
+
+def test_bounds_side_by_side_have_the_factors_and_scaled_ones_the_scale() -> None:
+    """The bounds follow the factor of each part, and the mean and scale of a standardised map."""
+    waves = RandomFourier(Flatten(4), 8, 1.0, 0)  # never beyond √(2/8)
+    both = Concatenate((waves, Flatten(4), waves), (3.0, 2.0, 0.5))
+    np.testing.assert_allclose(both.bounds, [1.5] * 8 + [np.inf] * 4 + [0.25] * 8)
+    scaled = Standardize(waves, np.full(8, -0.1), np.array([0.2] * 7 + [np.inf]))
+    np.testing.assert_allclose(scaled.bounds, [(0.5 + 0.1) / 0.2] * 7 + [0.0])
+    assert (np.abs(scaled(100 * X)) <= scaled.bounds + 1e-6).all()
+
+
+def test_the_steepness_of_maps_side_by_side_is_that_of_the_parts_times_their_factors() -> None:
+    """The bound is exact where all parts rise in the same direction."""
+    both = Concatenate((Flatten(4), Flatten(4)), (3.0, 0.5))
+    assert both.metric.fingerprint == Flatten(4).fingerprint
+    one, two = np.diag([2.0, 1.0, 0.0, 0.0]), np.diag([4.0, 0.0, 0.0, 1.0])
+    assert both.lipschitz(np.vstack([one, two])) == pytest.approx(3.0 * 2.0 + 0.5 * 4.0)
+    e = np.eye(4)[:1]
+    steepest = np.linalg.norm((both(e) - both(0 * e)) @ np.vstack([one, two]))
+    assert steepest == pytest.approx(8.0)
+
+
+def test_cosines_of_large_angles_keep_their_digits() -> None:
+    """Angles of thousands of turns are reduced in float64 before the cosine is taken in float32."""
+    rng = np.random.default_rng(0)
+    z, frequencies = rng.standard_normal((1500, 3)).astype(np.float32), rng.standard_normal((3, 5)).astype(np.float32)
+    frequencies *= np.float32(1e5)
+    phases = rng.uniform(0.0, 6.0, 5).astype(np.float32)
+    expected = np.cos(z.astype(np.float64) @ frequencies.astype(np.float64) + phases)
+    np.testing.assert_allclose(cosines(z, frequencies, phases), expected, atol=1e-6)
 
 
 def test_every_map_side_by_side_needs_a_factor() -> None:

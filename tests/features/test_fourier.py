@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten, Standardize
+from ffgb.features.basic import Flatten, Standardize
 from ffgb.features.fourier import KERNELS, RandomFourier, bandwidth
-from ffgb.recipes import build, describe
+from ffgb.protocol.describe import build, describe
 
 Array = np.ndarray
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ffgb.errors import FFGBError
-from ffgb.features import Points
+from ffgb.core.points import Points
+from ffgb.core.questions import Here
+from ffgb.core.seeds import stream
+from ffgb.core.types import Tensors
+from ffgb.errors import DivergedError, FFGBError
 from ffgb.features.patches import (
     CONTRAST,
     FILTERS_AT_ONCE,
@@ -21,9 +25,9 @@ from ffgb.features.patches import (
     PatchMoments,
     learn,
 )
-from ffgb.recipes import build, describe
-from ffgb.seeds import stream
-from tests.features.clients import Log, asked, moments, split
+from ffgb.privacy.integers import to_integers
+from ffgb.protocol.describe import build, describe
+from tests.features.clients import Log, asked, moments, own, split
 
 Array = np.ndarray
 
@@ -139,12 +143,14 @@ def test_features_do_not_depend_on_batch_order_or_type() -> None:
 
 def drawn(grid: Grid, parts: list[Array], each: int, seed: int) -> Array:
     """The patches that the clients draw."""
-    return np.concatenate([p for i, x in enumerate(parts) for p in grid.some(x, each, stream(seed, "patches", i))])
+    return np.concatenate([p for i, x in enumerate(parts) for _, p in grid.some(x, each, stream(seed, "patches", i))])
 
 
 def test_patches_are_drawn_from_every_image_and_from_everywhere() -> None:
     grid, x = Grid((2, 4, 5), 3, 0.1), np.random.default_rng(0).random((300, 2, 4, 5)).astype(np.float32)
-    batches = list(grid.some(x, 3, stream(0, "patches", 0)))
+    found = list(grid.some(x, 3, stream(0, "patches", 0)))
+    assert [rows for rows, _ in found] == [slice(0, 256), slice(256, 512)]
+    batches = [batch for _, batch in found]
     assert [len(batch) for batch in batches] == [3 * 256, 3 * 44]  # some images at a time
     taken = np.zeros(6, int)
     for k, patch in enumerate(np.concatenate(batches)[:: 3 * 4]):
@@ -181,7 +187,7 @@ def test_a_step_of_k_means_is_what_loops_give() -> None:
         inner = [float(white @ centre) for centre in centres]
         nearest = max(range(4), key=lambda k: abs(inner[k]))
         expected[nearest] += white if inner[nearest] > 0 else -white  # a filter is as good as its negative
-    np.testing.assert_allclose(total, expected, atol=1e-4)
+    np.testing.assert_allclose(total, expected / (4 * 12), atol=1e-6)  # the mean over all patches that were drawn
 
 
 # Learning filters.
@@ -315,12 +321,56 @@ def test_images_of_three_pixels_have_finite_features_or_are_refused(shape: tuple
     assert np.isfinite(z).all()
 
 
-def test_patch_moments_of_no_patches_are_refused() -> None:
-    statistic = PatchMoments(Grid((1, 8, 8), 3, 0.1), 1, 0)
-    part = {name: np.zeros(shape, dtype) for name, (shape, dtype) in statistic.spec.items()}
-    statistic.check(part)
-    with pytest.raises(FFGBError):
-        statistic.total([(1.0, part)])
+def test_patch_moments_beyond_those_of_any_patch_do_not_leave_a_client() -> None:
+    """A normalised patch is at most √pixels long, and what is added up is a mean: that is its bound."""
+    question = PatchMoments(Grid((1, 8, 8), 3, 0.1), 1, 0)
+    part = {name: np.zeros(each.shape) for name, each in question.sums.items()}
+    to_integers(part, question.sums)
+    for name, most in (("mean", 3.0), ("products", 9.0)):
+        to_integers({**part, name: part[name] + most}, question.sums)
+        with pytest.raises(DivergedError, match=f"{name} is beyond its bound"):
+            to_integers({**part, name: part[name] + 1.01 * most}, question.sums)
+
+
+DIAGONAL = np.equal(*np.tril_indices(9))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda part: {name: 1e6 * a for name, a in part.items()}, "larger variance than patches of any image"),
+        (lambda part: {**part, "products": 1.5 * part["products"]}, "larger variance than patches of any image"),
+        (lambda part: {**part, "products": np.where(DIAGONAL, part["products"], -0.9)}, "a variance is negative"),
+        (lambda part: {**part, "mean": part["mean"] + 0.9}, "a variance is negative"),
+    ],
+    ids=["times a million", "too much contrast", "indefinite", "a mean without variance"],
+)
+def test_patch_moments_that_cannot_be_are_refused(change: Callable[[Tensors], Tensors], words: str) -> None:
+    """Normalised patches are at most √pixels long, and nothing of them has a negative variance."""
+    question = PatchMoments(Grid((1, 8, 8), 3, 1e-6), 3, 0)
+    part = own(question, np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32))
+    question.check(part, 12)
+    with pytest.raises(FFGBError, match=words):
+        question.check(change(part), 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s * np.float32(30.0), "longer than those of 36 patches can be"),
+        (lambda s: np.where(np.arange(len(s))[:, None] == 2, -s, s), "point away from their centres"),
+        (lambda s: np.random.default_rng(1).standard_normal(s.shape) * 0.05, "point away"),
+    ],
+    ids=["too long", "one reversed", "noise"],
+)
+def test_sums_that_are_not_of_nearest_patches_are_refused(change: Callable[[Array], Array], words: str) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((5, 9)).astype(np.float32)
+    question = NearestSums(Grid((1, 8, 8), 3, 1e-6), np.zeros(9), np.eye(9, dtype=np.float32), centres, 3, 0)
+    part = own(question, rng.random((12, 1, 8, 8)).astype(np.float32))
+    question.check(part, 12)
+    with pytest.raises(FFGBError, match=words):
+        question.check({"sums": change(part["sums"])}, 12)
 
 
 def test_the_map_and_its_questions_come_back_from_their_recipes(images: Array) -> None:
@@ -335,7 +385,8 @@ def test_the_map_and_its_questions_come_back_from_their_recipes(images: Array) -
             assert again.fingerprint == thing.fingerprint
             np.testing.assert_array_equal(again(images[:4]), thing(images[:4]))
             continue
-        ours, theirs = thing.of(points), again.of(points)
-        thing.check(ours)
+        here = Here(points, 1.0 / len(images))
+        ours, theirs = thing.part(here), again.part(here)
+        thing.check(ours, len(images))
         for name, array in ours.items():
             np.testing.assert_array_equal(theirs[name], array)

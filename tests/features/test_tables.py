@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from ffgb.errors import FFGBError
-from ffgb.features import Points
 from ffgb.features.tables import EDGES, REFINEMENTS, Columns, Histogram, ObliviousTrees, RankWaves, Steps, look
-from ffgb.recipes import build, describe
-from tests.features.clients import Log, asked, moments, split
+from ffgb.privacy.integers import check_integers, from_integers, to_integers
+from ffgb.protocol.describe import build, describe
+from tests.features.clients import Log, asked, moments, own, split
 
 Array = np.ndarray
 N = 4000
@@ -87,25 +87,53 @@ def test_a_histogram_counts_as_a_loop_does() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 6, (50, 2)).astype(np.float32)
     edges = np.array([[-1.0, 0.5, 2.0, 2.0, 9.0], [0.0, 1.0, 2.0, 3.0, 4.0]], np.float32)
-    statistic = Histogram(edges)
-    part = statistic.of(Points(0, x, np.zeros(50)))
-    statistic.check(part)
+    question = Histogram(edges)
+    part = own(question, x)
     for j in range(2):
         below = [0, *((x[:, j] <= edge).sum() for edge in edges[j]), 50]
         np.testing.assert_array_equal(part["counts"][j], np.diff(below))
-    np.testing.assert_array_equal(statistic.total([(3.0, part), (0.1, part)]), 2 * part["counts"])
+    np.testing.assert_array_equal(asked([x, x[:9], x[9:]])(question), 2 * part["counts"])  # whatever clients weigh
 
 
-def test_negative_counts_are_refused() -> None:
-    with pytest.raises(FFGBError, match="its counts are negative"):
-        Histogram(np.zeros((1, 2), np.float32)).total([(1.0, {"counts": np.array([[3, -1, 0]], np.float32)})])
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ([[3, -1, 7], [3, 3, 3]], "its counts are negative"),
+        ([[3, 3, 3], [3, 3, 4]], "its column 1 has 10 values, and the client 9 rows"),
+        ([[3, 3, 3], [0, 0, 8]], "its column 1 has 8 values"),
+        ([[1e30, 0, 0], [3, 3, 3]], r"its column 0 has 1e\+30 values"),
+    ],
+    ids=["negative", "too many", "too few", "absurd"],
+)
+def test_counts_that_cannot_be_are_refused(counts: list[list[float]], words: str) -> None:
+    question = Histogram(np.zeros((2, 2), np.float32))
+    question.check({"counts": np.full((2, 3), 3.0)}, 9)
+    with pytest.raises(FFGBError, match=words):
+        question.check({"counts": np.array(counts, np.float64)}, 9)
 
 
-def test_one_clients_negative_counts_are_refused_while_they_are_read() -> None:
-    parts = iter([(1.0, {"counts": np.array([[k, 0, 5]], np.float32)}) for k in (4, -3, 4)])
-    with pytest.raises(FFGBError, match="its counts are negative"):
-        Histogram(np.zeros((1, 2), np.float32)).total(parts)
-    assert len(list(parts)) == 1
+def test_counts_travel_as_whole_numbers() -> None:
+    question = Histogram(np.zeros((2, 2), np.float32))
+    check_integers({"counts": np.full((2, 3), 3, np.int32)}, question.sums)
+    for dtype in (np.float64, np.float32, np.int64):
+        with pytest.raises(FFGBError, match="its counts should be int32"):
+            check_integers({"counts": np.full((2, 3), 3, dtype)}, question.sums)
+
+
+def test_missing_values_are_counted() -> None:
+    x = np.array([[1.0], [np.nan], [3.0], [np.nan]], np.float32)
+    part = own(Histogram(np.array([[0.0, 2.0]], np.float32)), x)
+    np.testing.assert_array_equal(part["counts"], [[0, 1, 3]])
+
+
+def test_counts_beyond_float32_are_exact() -> None:
+    rows = 2**24 + 2**25 + 3
+    question, counts = Histogram(np.zeros((1, 1), np.float32)), np.array([[2**24 + 1.0, 2**25 + 2.0]])
+    whole = to_integers({"counts": counts}, question.sums)
+    np.testing.assert_array_equal(whole["counts"], counts.astype(int))
+    question.check(from_integers(whole, question.sums), rows)
+    with pytest.raises(FFGBError, match="values, and the client"):
+        question.check(from_integers(whole, question.sums), rows + 1)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12))
@@ -122,8 +150,9 @@ def test_a_few_questions_are_asked(mixed: Array) -> None:
     parts = split(mixed, 4)
     look(asked(parts, log), moments(parts), NAMES)
     assert len(log) == REFINEMENTS + 1
-    for statistic, total in log:
-        assert statistic.edges.shape == (mixed.shape[1], EDGES)
+    for question, total in log:
+        assert isinstance(question, Histogram)
+        assert question.edges.shape == (mixed.shape[1], EDGES)
         np.testing.assert_array_equal(total.sum(axis=1), N)
 
 
@@ -152,6 +181,17 @@ def test_a_heavy_value_does_not_take_all_thresholds(mixed: Array, table: Columns
     assert (others > cuts[0]).all()  # the first is between zero and the rest
     below = (others[:, None] <= cuts).mean(axis=0)
     assert np.diff([*below, 1.0]).max() < 0.04
+
+
+def test_where_nine_of_ten_rows_have_one_value_the_others_have_most_thresholds() -> None:
+    """A heavy value counts as if one row in twenty had it, so it takes a third of the edges here."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(N) < 0.9, 0.0, 1000.0 + rng.standard_normal(N)).astype(np.float32)
+    cuts = finite(seen(x[:, None]), 0)
+    separate(x, cuts)
+    assert (cuts > 990).sum() > 60
+    others = x[x > 0]
+    assert np.diff([0.0, *(others[:, None] <= cuts[1:]).mean(axis=0), 1.0]).max() < 0.04
 
 
 @pytest.mark.parametrize("kind", ["integer", "binary", "1e8, unit"])

@@ -9,10 +9,13 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from ffgb.aggregates import Moments
-from ffgb.features import Concatenate, Flatten, Standardize
+from ffgb.core.lipschitz import Pairs
+from ffgb.core.statistics import Moments
+from ffgb.features.basic import Concatenate, Flatten, Standardize
 from ffgb.features.fourier import RandomFourier, bandwidth
-from ffgb.learners.linear import Linear
+from ffgb.learners import linear
+from ffgb.learners.linear import RIDGES, SOBOLEV, Linear
+from tests.features.clients import moments
 
 
 @pytest.mark.parametrize(("n", "d"), [(50, 8), (8, 50), (20, 20)], ids=["primal", "dual", "square"])
@@ -36,9 +39,10 @@ def test_a_client_without_any_feature_size_gets_the_zero_function() -> None:
 def test_moments_add_up_to_those_of_the_union() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((100, 5)) * [1, 10, 100, 0.1, 0] + [0, 5, -7, 1e9, 3]  # plain squares would cancel
-    total = Moments.total(Moments.of(part) for part in np.array_split(x, [10, 11, 70]))
-    np.testing.assert_allclose(total.mean, x.mean(axis=0))
-    np.testing.assert_allclose(total.variance, x.var(axis=0), rtol=1e-6, atol=1e-20)
+    total = moments(np.array_split(x, [10, 11, 70]))
+    seen = x.astype(np.float32).astype(np.float64)  # as features are
+    np.testing.assert_allclose(total.mean, seen.mean(axis=0))
+    np.testing.assert_allclose(total.variance, seen.var(axis=0), rtol=1e-6, atol=1e-20)
 
 
 def test_standardize_equals_scikit_learns_and_silences_constant_columns() -> None:
@@ -159,6 +163,50 @@ def test_the_lipschitz_fit_minimises_values_and_derivatives() -> None:
     np.testing.assert_allclose(jet(w), wanted, atol=1e-2)
     short = fit(wanted, 1.0, rng)  # not steeper than allowed
     assert family.lipschitz(short) <= 1.0 + 1e-6
+
+
+def slow_lipschitz_fit(points: np.ndarray, samples: np.ndarray, jet: np.ndarray, bound: float) -> np.ndarray:
+    """The fit as its docstring says, for functions x ↦ xW + β."""
+    n, d = points.shape
+    values = np.c_[points, np.ones(n)]
+    slopes = np.tile(np.c_[np.eye(d), np.zeros(d)], (len(samples), 1))
+    phi, wanted = jet[:n], jet[n:]
+    gram = values.T @ values / n + SOBOLEV * slopes.T @ slopes / len(samples)
+    moment = values.T @ phi / n + SOBOLEV * slopes.T @ wanted / len(samples)
+    pairs, found = Pairs(points, np.random.default_rng(0)), []
+    for ridge in RIDGES:
+        w = np.linalg.solve(gram + ridge * np.trace(gram) * np.eye(d + 1), moment)
+        if (steepness := np.linalg.norm(w[:-1], 2)) > bound:
+            w[:-1] *= bound / steepness
+            w[-1] += (phi - values @ w).mean(axis=0)
+        error = values @ w - phi
+        found.append((pairs.slope(error) >= pairs.slope(phi), np.abs(error).max(), w))
+    return min(found, key=lambda f: f[:2])[2]
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.5, 100.0])
+def test_the_lipschitz_fit_is_the_best_of_some_ridges(bound: float) -> None:
+    """The fit equals a slow copy of its docstring on values and derivatives that contradict each other."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        points, samples = rng.standard_normal((30, 3)), rng.standard_normal((8, 3))
+        jet = np.concatenate([4.0 + rng.standard_normal((30, 2)), 3.0 * rng.standard_normal((24, 2))])
+        weight = Linear(Flatten(3), 2).sobolev(points, samples).fit(jet, bound, rng)["weight"]
+        np.testing.assert_allclose(weight, slow_lipschitz_fit(points, samples, jet, bound), rtol=1e-4, atol=1e-5)
+
+
+def test_the_minimax_fit_of_many_points_weighs_them_for_all_outputs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Common weights come closer to the optimum than least squares does."""
+    monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
+    for rows in (150, 400):
+        z, phi = digits(rows, rows)
+        family = Linear(Flatten(64), 10, ridge=1e-9)
+        error = np.abs(family.member(family.minimax(z)(phi, np.random.default_rng(0)))(z) - phi).max()
+        plain = np.abs(family.member(family.least_squares(z)(phi, np.random.default_rng(0)))(z) - phi).max()
+        with_constant = np.c_[z, np.ones(rows)].astype(np.float64)
+        optimum = max(least_sup_error(with_constant, phi[:, j]) for j in range(10))
+        assert optimum * (1 - 1e-6) <= error <= 1.5 * optimum
+        assert error < 0.85 * plain
 
 
 def test_an_output_that_is_fitted_exactly_does_not_end_the_fit_of_the_others() -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.lipschitz import Extension, Pairs
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.extensions import Extension, Pairs
-from ffgb.features import Flatten
-from ffgb.functions import Array, Parameters
-from ffgb.learners.lipschitz import LipschitzMLP, _Net, _shortened, _straighten
+from ffgb.features.basic import Flatten
+from ffgb.learners.lipschitz import LipschitzMLP, _Net, _shortened, _Sobolev, _straighten
 
 SHAPES = [(), (6,), (16, 8), (8, 12, 6)]
 
@@ -181,6 +181,64 @@ def test_slopes_help_slopes() -> None:
         steepest.append((pairs.slope(values(family, member, points) - jet[:80]), np.mean(derivatives**2)))
     assert steepest[1][0] < steepest[0][0]
     assert steepest[1][1] < steepest[0][1]
+
+
+def test_what_is_left_is_the_larger_of_the_largest_error_and_the_steepest() -> None:
+    """1 − γ is the larger of two ratios: the largest error to that of φ, and the steepest slope to that of φ."""
+    points = np.array([[0.0], [2.0], [3.0]])
+    phi = np.array([[0.0, 4.0], [-10.0, 4.0], [-5.0, 4.0]])  # at most 10, and slopes 5, 5, 5/3
+    family, pairs = LipschitzMLP(Flatten(1), 2, (4,)), Pairs(points, np.random.default_rng(0))
+    sobolev = _Sobolev(family, points[:0], np.zeros((0, 1, 2)), pairs, phi, np.random.default_rng(0))
+    assert sobolev.look(np.array([[6.0, 0.0], [6.0, 0.0], [6.0, 0.0]]), 4) == pytest.approx(0.6)
+    assert sobolev.look(np.array([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]]), 4) == pytest.approx(1.0)
+    assert sobolev.look(np.array([[0.0, 0.0], [0.0, 0.0], [1.2, 1.6]]), 4) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("slopes", [1.0, 0.3])
+def test_the_gradient_of_slopes_is_that_of_finite_differences(slopes: float) -> None:
+    """The loss is half the mean square error of derivatives at samples and of slopes over pairs."""
+    rng = np.random.default_rng(0)
+    points, samples = rng.standard_normal((2, 3)), rng.standard_normal((5, 3))
+    phi, wanted = rng.standard_normal((2, 2)), rng.standard_normal((5, 3, 2))
+    family = LipschitzMLP(Flatten(3), 2, (6, 4), slopes=slopes)
+    pairs = Pairs(points, np.random.default_rng(0))
+    sobolev = _Sobolev(family, samples, wanted, pairs, phi, rng)
+    sobolev.look(rng.standard_normal((2, 2)), 4)
+    member = {name: p.astype(np.float64) for name, p in random_member(family, 1, 0.5).items()}
+
+    def loss(member: Parameters) -> float:
+        jet = exact_jet(member, points, samples)
+        error = jet[:2] - phi
+        steep = np.square(error[0] - error[1]).sum() / np.square(points[0] - points[1]).sum()
+        return float(0.5 * slopes * (np.square(jet[2:] - wanted.reshape(-1, 2)).sum() / 5 + steep))
+
+    net, gradient = _Net(family._layers), _Net(family._layers)
+    net.load(member)
+    sobolev.add_gradient(net, points.astype(np.float32), phi.astype(np.float32), 2.0)
+    gradient.parameters[:] = net.gradient
+    for layer in range(3):
+        for part, found in (("weight", gradient.weights[layer]), ("bias", gradient.biases[layer])):
+            name, direction = f"{layer}.{part}", rng.standard_normal(found.shape)
+            up, down = (loss(member | {name: member[name] + s * 1e-6 * direction}) for s in (1, -1))
+            assert np.vdot(found, direction) == pytest.approx((up - down) / 2e-6, rel=1e-3, abs=1e-4)
+
+
+def exact_jet(member: Parameters, points: Array, samples: Array) -> Array:
+    """Values and derivatives in float64, by the chain rule."""
+
+    def run(x: Array) -> tuple[Array, Array]:
+        h, slope = x, np.tile(np.eye(x.shape[1]), (len(x), 1, 1))  # slope[n, i, j] = ∂h_j/∂x_i
+        for layer in range(len(member) // 2):
+            if layer:
+                half = h.shape[1] // 2
+                swap = np.tile(h[:, :half] < h[:, half:], 2)
+                other = np.roll(np.arange(2 * half), half)
+                h, slope = np.where(swap, h[:, other], h), np.where(swap[:, None], slope[:, :, other], slope)
+            h = h @ member[f"{layer}.weight"].T + member[f"{layer}.bias"]
+            slope = slope @ member[f"{layer}.weight"].T
+        return h, slope
+
+    return np.concatenate([run(points)[0], run(samples)[1].reshape(-1, run(samples)[0].shape[1])])
 
 
 def test_least_squares_and_minimax() -> None:

@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 import pytest
 
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.functions import Array, Parameters
+from ffgb.features.basic import Flatten
 from ffgb.learners.mlp import (
     MLP,
     POWER,

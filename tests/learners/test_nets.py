@@ -9,15 +9,15 @@ import sys
 import numpy as np
 import pytest
 
-from ffgb import trust
+from ffgb import user_code as trust
 from ffgb.algorithms.parametric import Copies, FirstOrder, Local
+from ffgb.core.losses import Square
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.functions import Array, Parameters
 from ffgb.learners import nets
 from ffgb.learners.mlp import batches
 from ffgb.learners.nets import Net
-from ffgb.losses import Square
-from ffgb.seeds import stream
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -274,6 +274,31 @@ def test_dropout_drops_something_else_in_every_step(tiny: str) -> None:
     again = Local(oracle, target, loss, stream(0, "client", 0, 0))
     for (first, _), _ in zip(found, again.batches(3), strict=True):
         np.testing.assert_array_equal(first, again.gradient(at, rows))
+
+
+def test_where_nothing_is_left_to_chance_nothing_is_dropped(tiny: str) -> None:
+    """Without a seed the gradient is taken of the net as it is evaluated."""
+
+    def drop(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(trust._known[tiny](shape, outputs), nn.Dropout(0.5))
+
+    trust.register("mine:drop", drop)
+    x, target = problem(12)
+    family = Net(SMALL, 3, "mine:drop")
+    z = x.reshape(12, -1)
+    walk, member = family.walk(z, 12), start(family, 1)
+    walk.vector[:] = walk.pack(member)
+    seen: list[Array] = []
+
+    def slope(values: Array, rows: Array) -> Array:
+        seen.append(values.copy())
+        return Square(3).gradient(values, target[rows])
+
+    walk.differentiate(np.arange(12), slope)
+    evaluated = family.members({name: p[None] for name, p in member.items()}, z)[0]
+    np.testing.assert_allclose(seen[0], evaluated, rtol=1e-5, atol=1e-6)
+    walk.differentiate(np.arange(12), slope, (1, 2))
+    assert (seen[1] == 0.0).mean() == pytest.approx(0.5, abs=0.3)
 
 
 def test_another_process_gets_the_same_bits() -> None:

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_diabetes
 from sklearn.tree import DecisionTreeRegressor
 
+from ffgb.core.capabilities import Lipschitz
+from ffgb.core.functions import average
+from ffgb.core.oracles import WOLip
+from ffgb.core.points import Points
 from ffgb.errors import FFGBError
-from ffgb.features import Flatten
-from ffgb.functions import average
+from ffgb.features.basic import Flatten
 from ffgb.learners.trees import Tree
 
 
@@ -50,6 +53,14 @@ def test_a_stack_is_evaluated_like_its_members() -> None:
     np.testing.assert_allclose(mean(x), one_by_one, atol=1e-6)
 
 
+def test_values_that_are_missing_go_right() -> None:
+    """NaN is not ≤ any threshold, so it goes right, as in an ONNX file."""
+    x = np.arange(8, dtype=np.float32)[:, None]
+    family = Tree(Flatten(1), 1, depth=3)
+    f = family.member(family.least_squares(x)(x.astype(np.float64), np.random.default_rng(0)))
+    np.testing.assert_array_equal(f(np.array([[np.nan], [np.inf], [-np.inf], [3.0]])), [[7.0], [7.0], [0.0], [3.0]])
+
+
 def test_a_constant_query_and_a_single_point() -> None:
     family = Tree(Flatten(2), 1, depth=3)
     one = np.ones((1, 2), np.float32)
@@ -85,7 +96,6 @@ def test_minimax_leaves_have_the_least_largest_error_of_all_values_for_their_poi
 
 def test_a_tree_has_no_lipschitz_constant() -> None:
     family = Tree(Flatten(2), 1)
-    with pytest.raises(FFGBError, match="jumps"):
-        family.sobolev(np.zeros((1, 2)), np.zeros((1, 2)))
-    with pytest.raises(FFGBError, match="continuous"):
-        family.lipschitz({})
+    assert not isinstance(family, Lipschitz)
+    with pytest.raises(FFGBError, match=r"Tree has no Lipschitz fit, which FFGB\.L needs"):
+        WOLip(family, Points(0, np.zeros((1, 2)), np.zeros(1)), 1.0, "middle", np.random.default_rng(0))

@@ -1,47 +1,62 @@
-"""Algorithms: what a client does in a round.  One file each, to be read beside the paper's pseudocode."""
+"""Algorithms, one file each, to be read beside the pseudocode of their papers.
+
+Clients take part in one of two ways.  In `Increments` a client runs the algorithm's own procedure and sends what it
+adds to f; the server averages.  In `Totals` the server runs the procedure and asks for sums over all clients' rows.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 
-from ffgb.aggregates import Ask
-from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints, OpenSum, Parameters
-from ffgb.geometry import Geometry
-from ffgb.losses import Loss
-from ffgb.oracles import Oracle
+from ffgb.core.functions import Family, Function, OnPoints
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.oracles import Oracle
+from ffgb.core.points import Points
+from ffgb.core.questions import Ask, RoundQuestion
+from ffgb.core.row_weights import WeightedRows
+from ffgb.core.types import Array, Parameters
+from ffgb.errors import FFGBError
+from ffgb.settings import Values
 
 Notes: TypeAlias = dict[str, list[float]]
 """What a client measured in a round, by name: γ of each oracle call, and whatever else the algorithm counts."""
 
 
 class Algorithm(ABC):
-    """A client procedure for the server of Algorithm 1: a final, frozen dataclass that implements these names."""
+    """What both ways have in common: a final, frozen dataclass implements these names."""
 
-    clips: ClassVar[bool] = False
-    """Its terms are clipped, so that a sum of members of a closed family is no longer one."""
+    name: ClassVar[str] = ""
+    """The word that the command line uses; empty: it is not offered there."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Settings that it needs other than usual, if no one gives them."""
+
+    needs: ClassVar[str] = ""
+    """A capability that its learners must have (core/capabilities.py), by name."""
 
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
     """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
 
-    parametric: ClassVar[bool] = False
-    """It trains the parameters of one member, rather than a sum of members (parametric.py)."""
-
     phases: ClassVar[int] = 1
     """Exchanges in a row that the same clients take part in."""
-
-    search: bool
-    """The server looks for the best step along the mean of the clients' increments, by the slopes they report."""
 
     K: int
     """Local steps."""
 
     mu: float
     """Tikhonov regularisation."""
+
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        """The algorithm with the settings of a run."""
+        raise FFGBError(f"{cls.__name__} cannot be made from settings; write a class method `configured`")
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         """The algorithm with what it must know of all clients' points; in training targets are (y − mean)/scale."""
@@ -55,42 +70,17 @@ class Algorithm(ABC):
         """Where the trained function lives, given the family of members."""
         return family
 
-    def answers(self, family: Family, t: int) -> Family:
-        """What a client's answer in round t is of."""
-        return family
-
     def start(self, family: Family, seed: int, begins: Sequence[Array] | None = None) -> Function:
         """f^0: what it begins with, the arrays of one member, if that is given."""
         return self.zero(family) if begins is None else family.member(dict(zip(family.spec, begins, strict=True)))
 
     def zero(self, family: Family) -> Function:
         """The empty sum."""
-        return OpenSum(family, ()) if self.clips else family.zero()
-
-    def remember(self, memory: Parameters, f: Function, g: Function) -> Parameters:
-        """What a client keeps for its next round, from what it kept, was given and answered.
-
-        It follows from what travelled, so that the server knows it too and can restore a client that lost it.
-        """
-        return {}
-
-    def pooled(self, f: Function, mean: Function, share: float) -> Function:
-        """What comes of the mean of the answers, of clients that have this share of all clients' weight."""
-        return mean
+        return family.zero()
 
     def after(self, f: Function, decay: float, increment: Function, step: float) -> Function:
         """f^{t+1} from f^t, the same operations in the same order wherever it is computed."""
         return f * decay + increment * step
-
-    @abstractmethod
-    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
-        """The weak-learning oracle of a client, made once for its points."""
-
-    @abstractmethod
-    def client(
-        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
-    ) -> tuple[OnPoints, Notes]:
-        """From f^t to the client's g^{K+1,t}, with what it noted: "gamma" of each oracle call that it can measure."""
 
     @abstractmethod
     def eta(self, k: int, t: int) -> float:
@@ -103,6 +93,147 @@ class Algorithm(ABC):
             decay *= 1.0 - self.mu * self.eta(k, t)
         return decay
 
-    @abstractmethod
     def project(self, f: Function) -> Function:
         """Proj_C, at the end."""
+        return f
+
+
+class Increments(Algorithm):
+    """A client procedure for the server of Algorithm 1."""
+
+    length: Length
+    """How far the server goes along the mean of the clients' increments."""
+
+    def answers(self, family: Family, t: int) -> Family:
+        """The family of a client's answer in round t."""
+        return family
+
+    def optional(self) -> frozenset[str]:
+        """Arrays of an increment that a client may leave out."""
+        return frozenset({"radii"})
+
+    def remember(self, memory: Parameters, f: Function, g: Function) -> Parameters:
+        """What a client keeps for its next round, from what it kept, was given and answered.
+
+        It follows from what travelled, so that the server knows it too and can restore a client that lost it.
+        """
+        return {}
+
+    def pooled(self, f: Function, mean: Function, share: float) -> Function:
+        """What comes of the mean of the answers, of clients that have this share of all clients' weight."""
+        return mean
+
+    @abstractmethod
+    def tools(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Any:
+        """What a client makes once for its points, and then uses in every round."""
+
+    @abstractmethod
+    def answer(self, t: int, here: AtClient) -> tuple[Function, Notes]:
+        """A client's round: from f^t to what it sends, with what it noted."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AtClient:
+    """What a client has when a round begins."""
+
+    family: Family
+    f: Function
+    """f^t, if the client keeps it; otherwise f^0."""
+    values: Array
+    """f^t at its points."""
+    y: Array
+    loss: Loss
+    tools: Any
+    memory: Parameters
+    """What it kept from its last round."""
+    rng: np.random.Generator
+    weights: Array | None = None
+    """Of its rows; None: all weigh the same."""
+
+
+class Functional(Increments):
+    """The paper's client procedures: from f^t to g^{K+1,t}, by calls of a weak-learning oracle."""
+
+    @abstractmethod
+    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+        """The weak-learning oracle of a client, made once for its points."""
+
+    @abstractmethod
+    def client(
+        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
+    ) -> tuple[OnPoints, Notes]:
+        """From f^t to the client's g^{K+1,t}, with what it noted: "gamma" of each oracle call."""
+
+    def tools(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+        return self.oracle(family, points, geometry, rng)
+
+    def answer(self, t: int, here: AtClient) -> tuple[Function, Notes]:
+        f = OnPoints(1.0, self.zero(here.family), here.values)
+        loss = here.loss if here.weights is None else WeightedRows(here.loss, here.weights)
+        g, notes = self.client(t, f, here.y, loss, here.tools, here.rng)
+        return g.increment, notes
+
+
+class AskInRound(Protocol):
+    """`ask` in a round: a function may come with the question, for clients to look at."""
+
+    def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any: ...
+
+    def gradient_bound(self, of_loss: float) -> float:
+        """A bound on ‖∇ℓ(f^t)‖, given the loss's own; infinite if the geometry is not that of all who are asked."""
+        ...
+
+    def noise(self, freedom: float | None) -> float | None:
+        """The share of φ that h would explain if φ were nothing but noise; None if that is unknown."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """f^{t+1} = decay · f^t + length · h."""
+
+    h: Function
+    decay: float
+    length: float
+    shown: bool
+    """Clients have seen h already."""
+    measured: Mapping[str, float | None]
+    gradient_bound: float = math.inf
+    """On ‖∇ℓ(f^{t+1})‖."""
+
+
+class Totals(Algorithm):
+    """A server procedure that asks for sums: it reads like central boosting."""
+
+    K: ClassVar[int] = 1  # type: ignore[misc]
+
+    @abstractmethod
+    def round(
+        self, t: int, f: Function, geometry: Geometry, loss: Loss, ask: AskInRound, *, stop: bool = False
+    ) -> Step:
+        """One round, from f^t."""
+
+
+class Length(ABC):
+    """How far to go along an increment: a final, frozen dataclass."""
+
+    whole: ClassVar[bool]
+    """All of it, without asking anyone."""
+
+
+@final
+@dataclass(frozen=True)
+class Whole(Length):
+    """The step that the schedule says."""
+
+    whole: ClassVar[bool] = True
+
+
+@final
+@dataclass(frozen=True)
+class Searched(Length):
+    """The best length, by the slopes of the objective that clients report."""
+
+    whole: ClassVar[bool] = False

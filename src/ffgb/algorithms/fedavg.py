@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, descend
-from ffgb.functions import Array
+from ffgb.core.types import Array
 
 
 @final
 @dataclass(frozen=True)
 class FedAvg(Parametric):
     """K steps y ← y − ηv, v ← βv + ∇ℓ(y; batch), v starting at 0 in every round (β = 0: plain steps)."""
+
+    name: ClassVar[str] = "fedavg"
+    defaults: ClassVar[Mapping[str, Any]] = {**Parametric.defaults, "momentum": 0.0}
 
     momentum: float = 0.0
 

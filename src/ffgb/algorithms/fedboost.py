@@ -18,9 +18,11 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, part
+from ffgb.core.capabilities import Chance, Slope, Walk
+from ffgb.core.functions import Block, ClosedFamily, Family, Function, OpenSum
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap
-from ffgb.functions import Array, Block, Chance, Family, Fit, Function, OpenSum, Parameters, Slope, Walk
 
 SLOPE, TOTAL = "g", "sum"
 
@@ -64,10 +66,9 @@ class Predictions(FeatureMap):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Weighted(Family):
+class Weighted(ClosedFamily):
     """Weighted sums of given predictors: one number each."""
 
-    closed: ClassVar[bool] = True
     predictions: Predictions
 
     @property
@@ -96,9 +97,6 @@ class Weighted(Family):
     def members(self, stack: Parameters, z: Array) -> Array:
         values: Array = np.einsum("km,nmc->knc", stack["shares"], z.reshape(len(z), self._count, self.outputs))
         return values
-
-    def least_squares(self, z: Array) -> Fit:
-        raise FFGBError("the weights of an ensemble are learnt by mirror descent")
 
     def walk(self, z: Array, batch: int) -> Walk:
         return _Walk(z.reshape(len(z), self._count, self.outputs))

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, descend
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
 
 
 @final
 @dataclass(frozen=True)
 class FedProx(Parametric):
     """K steps on the client's loss plus (prox/2)‖y − x‖²."""
+
+    name: ClassVar[str] = "fedprox"
+    defaults: ClassVar[Mapping[str, Any]] = {**Parametric.defaults, "momentum": 0.0}
 
     momentum: float = 0.0
     prox: float = 0.01

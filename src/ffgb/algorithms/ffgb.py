@@ -13,26 +13,32 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Notes
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Whole
+from ffgb.algorithms.ffgb_shared import FFGBShared
+from ffgb.core.functions import Family, OnPoints
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.oracles import WO2, Oracle, SharedWO2
+from ffgb.core.points import Points
+from ffgb.core.schedules import Schedule, capped, make_schedule
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints
-from ffgb.geometry import Geometry
-from ffgb.losses import Loss
-from ffgb.oracles import WO2, Oracle, shared_oracle
-from ffgb.schedules import Schedule, capped
+from ffgb.settings import METHOD, Setting, Values
 
 
 @final
 @dataclass(frozen=True)
-class FFGB(Algorithm):
+class FFGB(Functional):
     """K local steps, Tikhonov regularisation μ, and the residual Δ that lets local steps converge."""
+
+    name: ClassVar[str] = "ffgb"
+    needs: ClassVar[str] = "least_squares"
 
     schedule: Schedule
     K: int = 1
     mu: float = 0.0
     residual: bool = True
-    search: bool = False
+    length: Length = Whole()  # noqa: RUF009
     distill: bool = False
     """A client makes one weak learner of its K before it sends them (the paper's section 5)."""
 
@@ -44,13 +50,23 @@ class FFGB(Algorithm):
         if not self.mu >= 0:
             raise FFGBError(f"the regularisation μ must not be negative, not {self.mu}")
 
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        """In a shared geometry one local step leaves the solve to the server; more need the geometry at clients."""
+        schedule, search = make_schedule(config), config.schedule == "search"
+        if config.geometry == "shared" and config.local_steps == 1:
+            return FFGBShared(schedule, config.mu, search)
+        length = Searched() if search else Whole()
+        distill = config.distill == "clients"
+        return cls(schedule, config.local_steps, config.mu, config.residual, length, distill)
+
     def eta(self, k: int, t: int) -> float:
         """η^{k,t}, never above 1/μ."""
         return capped(self.schedule(k, t, self.K), self.mu)
 
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
         z = points.features(family.features)
-        return WO2(family, z) if geometry is None else shared_oracle(family, z, geometry)
+        return WO2(family, z) if geometry is None else SharedWO2(family, z, geometry)
 
     def client(
         self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
@@ -74,5 +90,42 @@ class FFGB(Algorithm):
         one, _, gamma, _ = oracle(g.values - decay * f.values, rng)
         return decay * f + one, notes | {"gamma_distilled": [] if gamma is None else [gamma]}
 
-    def project(self, f: Function) -> Function:
-        return f  # C is all of L²(α)
+
+SETTINGS = (
+    Setting("local_steps", "whole", "Local steps K.", METHOD, unset="by learner", common=True, least=1),
+    Setting(
+        "mu",
+        "number",
+        "Tikhonov regularisation μ.",
+        METHOD,
+        unset="0; ffgb-c: 0.001; ffgb-l: 1",
+        common=True,
+        least=0.0,
+    ),
+    Setting(
+        "residual",
+        "switch",
+        "Carry the oracle's error Δ into the next local step.",
+        METHOD,
+        True,
+        off="--no-residual",
+    ),
+    Setting(
+        "distill",
+        "text",
+        "clients: each sends one learner for its K; rounds: all make one of the ensemble after each round (ffgb).",
+        METHOD,
+        unset="no",
+        choices=("clients", "rounds"),
+        users=("ffgb",),
+    ),
+    Setting(
+        "distill_rounds",
+        "whole",
+        "Rounds of FedAvg that make one of the ensemble.",
+        METHOD,
+        20,
+        least=1,
+        users=("ffgb",),
+    ),
+)

@@ -8,25 +8,41 @@ that other clients' points add is bounded by the total variation between the cli
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.aggregates import Ask
-from ffgb.algorithms import Algorithm, Notes
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Whole
+from ffgb.core.functions import Family, Function, OnPoints, OpenSum
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.oracles import Oracle, WOInf
+from ffgb.core.points import Points
+from ffgb.core.questions import Ask
+from ffgb.core.schedules import Schedule, capped, make_schedule
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints
-from ffgb.geometry import Geometry
-from ffgb.losses import Loss
-from ffgb.oracles import Oracle, WOInf
-from ffgb.schedules import Schedule, capped
+from ffgb.settings import METHOD, Setting, Values
 
 ROUNDING = 1e-9
 """Radii are made for a γ smaller by this share, so that rounding alone never makes a clip bite."""
+DIGITS = 1e-5
+"""What B may be below 2G/(μγ), relatively, before that is worth a warning: the warning prints six digits."""
+
+log = logging.getLogger("ffgb")
+
+
+def least_ball(mu: float, G: float, gamma: float) -> float:
+    """2G/(μγ): the radius of the ball that no iterate leaves, and the least B of Theorem 2.
+
+    >>> least_ball(0.5, 1.0, 0.25)
+    16.0
+    """
+    return 2.0 * G / (mu * gamma)
 
 
 def radii(gamma: float, G: float) -> tuple[float, float]:
@@ -43,16 +59,19 @@ def radii(gamma: float, G: float) -> tuple[float, float]:
 
 @final
 @dataclass(frozen=True)
-class FFGBC(Algorithm):
+class FFGBC(Functional):
     """K local steps with the oracle WO^∞, each term clipped at G², the residual at G¹."""
 
-    clips: ClassVar[bool] = True
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {
         "clipped": sum,
         "clipped_residual": sum,
         "uncovered": sum,
     }
-    search: ClassVar[bool] = False  # type: ignore[misc]  # a step beyond η would leave the ball
+    length: ClassVar[Length] = Whole()  # type: ignore[misc]  # a step beyond η would leave the ball
+
+    name: ClassVar[str] = "ffgb-c"
+    needs: ClassVar[str] = "minimax"
+    defaults: ClassVar[Mapping[str, Any]] = {"mu": 1e-3, "regression_loss": "huber"}
 
     schedule: Schedule
     K: int = 1
@@ -62,6 +81,8 @@ class FFGBC(Algorithm):
     B: float = math.inf
     """Radius of the ball that the result is projected onto.  With B ≥ 2G/(μγ) it is in there anyway."""
     residual: bool = True
+    G: float | None = None
+    """The largest entry of the loss's gradient; found at set-up."""
 
     def __post_init__(self) -> None:
         if self.K < 1:
@@ -73,13 +94,46 @@ class FFGBC(Algorithm):
         if not self.B > 0:
             raise FFGBError(f"the ball's radius B must be positive, not {self.B}")
 
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        B = math.inf if config.bound is None else config.bound
+        return cls(make_schedule(config), config.local_steps, config.mu, config.gamma, B, config.residual)
+
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         if not math.isfinite(loss.entry_bound):
             raise FFGBError(
                 f"FFGB.C needs a loss with a bounded gradient, and that of {type(loss).__name__} has none; "
                 "for regression choose --loss huber"
             )
-        return self
+        if self.gamma is not None:
+            self._warn(least_ball(self.mu, loss.entry_bound, self.gamma), self.gamma)
+        return replace(self, G=loss.entry_bound)
+
+    def pooled(self, f: Function, mean: Function, share: float) -> Function:
+        """The mean as it is.  If γ is measured, the round in which it first needs a larger ball than B is warned of."""
+        if self.gamma is None and self.G is not None and not self._too_small(self._ball(f)):
+            needed = self._ball(mean)
+            self._warn(needed, 2.0 * self.G / (self.mu * max(needed, 1e-300)))
+        return mean
+
+    def _ball(self, f: Function) -> float:
+        """2G/(μγ) for the least γ that a term of f was clipped for, by its radius G² = (2−γ)G/γ; 0 without terms."""
+        if self.G is None or not isinstance(f, OpenSum):
+            return 0.0
+        finite = [float(radius) for block in f.blocks for radius in block.radii if np.isfinite(radius)]
+        return (max(finite) + self.G) / self.mu if finite else 0.0
+
+    def _too_small(self, needed: float) -> bool:
+        return (1.0 - DIGITS) * needed > self.B
+
+    def _warn(self, needed: float, gamma: float) -> None:
+        if self._too_small(needed):
+            log.warning(
+                "--bound %g is less than 2G/(μγ) = %.6g, which Theorem 2 needs for γ = %.3g: training may leave the "
+                "ball, and the projection back need not come near the best function in it; raise --bound to %.6g, or "
+                "raise --mu",
+                *(self.B, needed, gamma, needed),
+            )
 
     def eta(self, k: int, t: int) -> float:
         """η^{k,t}, never above 1/μ."""
@@ -121,8 +175,29 @@ class FFGBC(Algorithm):
             notes["clipped"].append(float(np.count_nonzero(clipped.values != h.values)))
         return g, notes  # line 8
 
+    def zero(self, family: Family) -> Function:
+        """The empty sum, of terms: a clipped sum of members of a closed family is no longer a member."""
+        return OpenSum(family, ())
+
+    def optional(self) -> frozenset[str]:
+        return frozenset()
+
     def seen(self, values: Array) -> Array:
         return values if math.isinf(self.B) else np.clip(values, -self.B, self.B)
 
     def project(self, f: Function) -> Function:
         return f if math.isinf(self.B) else f.clip(self.B)  # C is the ball of radius B in L^∞
+
+
+SETTINGS = (
+    Setting("gamma", "number", "γ that clips are made for (ffgb-c).", METHOD, unset="as measured", users=("ffgb-c",)),
+    Setting(
+        "bound",
+        "number",
+        "B: ball to project onto (ffgb-c), or that labels must keep (ffgb-l).",
+        METHOD,
+        unset="none",
+        above=0.0,
+        users=("ffgb-c", "ffgb-l"),
+    ),
+)

@@ -12,20 +12,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from ffgb.aggregates import Ask
-from ffgb.algorithms import Algorithm, Notes
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Whole
+from ffgb.core.capabilities import Lipschitz, lacks
+from ffgb.core.functions import Family, OnPoints
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss, Square
+from ffgb.core.oracles import Oracle, WOLip
+from ffgb.core.points import Points
+from ffgb.core.questions import Ask
+from ffgb.core.schedules import Schedule, Theorem, capped, make_schedule
+from ffgb.core.steepness import STEEPNESSES, steepness_of
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.extensions import SteepnessOf
-from ffgb.features import Points
-from ffgb.functions import Array, Family, Function, OnPoints
-from ffgb.geometry import Geometry
-from ffgb.losses import Loss, Square
-from ffgb.oracles import Oracle, WOLip
-from ffgb.schedules import Schedule, Theorem, capped
+from ffgb.settings import METHOD, Setting, Values
 
 EXPLODED = 10.0
 """A largest slope so many times above the one that predicts labels best is put down to noise in the labels."""
@@ -38,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @final
 @dataclass(frozen=True)
-class FFGBL(Algorithm):
+class FFGBL(Functional):
     """K local steps with the oracle WO^lip, towards a Lipschitz extension of the client's labels."""
 
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {
@@ -48,7 +51,20 @@ class FFGBL(Algorithm):
         "uncovered": sum,
     }
     mu: ClassVar[float] = 1.0  # type: ignore[misc]
-    search: ClassVar[bool] = False  # type: ignore[misc]
+    length: ClassVar[Length] = Whole()  # type: ignore[misc]
+
+    name: ClassVar[str] = "ffgb-l"
+    needs: ClassVar[str] = "sobolev"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "mu": 1.0,  # the strong convexity of the square loss
+        "rounds": 50,
+        "local_steps": 8,
+        "schedule": "theorem2",
+        "hidden": (64, 64),
+        "oracle_steps": 400,
+        "learning_rate": 0.015,
+        "batch": 128,
+    }
 
     L: float | Literal["auto", "max"] = "auto"
     """The extension's Lipschitz constant: a number, the largest slope of the labels, or the one that predicts a label
@@ -73,6 +89,14 @@ class FFGBL(Algorithm):
         if self.extension not in (None, "mcshane", "middle"):
             raise FFGBError(f"the extension is mcshane or middle, not {self.extension!r}")
 
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        rounds = config.rounds if config.one_round else 1
+        schedule = make_schedule(config)
+        return cls(
+            config.lipschitz, config.local_steps, rounds, schedule, config.extension, config.bound, config.residual
+        )
+
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         """Find L, by what all clients say of their labels' slopes."""
         if not isinstance(loss, Square):
@@ -80,17 +104,16 @@ class FFGBL(Algorithm):
                 f"FFGB.L is for regression with the square loss, not {type(loss).__name__}; leave --loss out, or use "
                 "ffgb-c"
             )
-        if not isinstance(self.L, str):
-            found = ask(SteepnessOf(family.metric, mean, scale, (self.L,)))
-        else:
-            found = ask(SteepnessOf(family.metric, mean, scale))
+        if not isinstance(family, Lipschitz):
+            raise lacks(family, "Lipschitz fit, which FFGB.L needs")
+        constants = STEEPNESSES if isinstance(self.L, str) else (self.L,)
+        found = steepness_of(ask, family.metric, mean, scale, constants)
         if self.B is not None and found.largest > self.B:
             raise FFGBError(
                 f"a label is {found.largest:g} in size, beyond --bound {self.B:g}; correct it, or raise the bound"
             )
         extension = self.extension or ("middle" if self.L == "auto" else "mcshane")
-        L = found.best if self.L == "auto" else found.steepest if self.L == "max" else self.L
-        assert not isinstance(L, str)
+        L = {"auto": found.best, "max": found.steepest}[self.L] if isinstance(self.L, str) else self.L
         if extension == "mcshane":
             if found.conflicts:
                 raise FFGBError(
@@ -158,5 +181,31 @@ class FFGBL(Algorithm):
                 notes[name].append(measured[name])
         return g, notes  # line 8
 
-    def project(self, f: Function) -> Function:
-        return f  # it is L/γ-Lipschitz as it is
+
+SETTINGS = (
+    Setting(
+        "lipschitz",
+        "number or word",
+        "L of the labels (ffgb-l): a number; max: their largest slope; auto: what predicts them best.",
+        METHOD,
+        "auto",
+        users=("ffgb-l",),
+    ),
+    Setting(
+        "extension",
+        "text",
+        "mcshane: through the labels; middle: or between them (ffgb-l).",
+        METHOD,
+        unset="middle if L is auto",
+        users=("ffgb-l",),
+    ),
+    Setting(
+        "one_round",
+        "switch",
+        "All rounds in one exchange (ffgb-l): the same function.",
+        METHOD,
+        unset="one-round",
+        off="--many-rounds",
+        users=("ffgb-l",),
+    ),
+)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
 
 GRADIENT, MOMENTUM = "c", "s"
 
@@ -25,6 +25,9 @@ class Mime(Parametric):
     """Two exchanges a round, on the same clients: their full gradients at x, whose mean is c; then K steps each,
     y ← y − η((1−β)(∇ℓ(y; batch) − ∇ℓ(x; batch) + c) + βs).  At the end everyone sets s ← (1−β)c + βs.
     """
+
+    name: ClassVar[str] = "mime"
+    defaults: ClassVar[Mapping[str, Any]] = {**Parametric.defaults, "momentum": 0.9}
 
     arrays: ClassVar[tuple[str, ...]] = (MODEL, GRADIENT, MOMENTUM)
     phases: ClassVar[int] = 2

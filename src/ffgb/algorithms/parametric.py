@@ -10,30 +10,32 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Notes
+from ffgb.algorithms import Algorithm, AtClient, Increments, Length, Notes, Whole
+from ffgb.core.capabilities import Chance, GradientSteps, Walk, lacks
+from ffgb.core.functions import ClosedFamily, ClosedSum, Family, Function
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.maps import FeatureMap
+from ffgb.core.points import Points
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap, Points
-from ffgb.functions import Array, Chance, ClosedSum, Family, Fit, Function, OnPoints, Parameters, Walk
-from ffgb.geometry import Geometry
 from ffgb.learners.mlp import batches
-from ffgb.losses import Loss
-from ffgb.oracles import Answer, Oracle
-from ffgb.seeds import stream
+from ffgb.settings import METHOD, Setting, Values
 
 MODEL = "x"
 
 
 @final
 @dataclass(frozen=True)
-class Copies(Family):
+class Copies(ClosedFamily):
     """Parameter space: arrays of the shape of a member, by name.  As a function it is the member "x"."""
 
-    closed: ClassVar[bool] = True
     inner: Family
     names: tuple[str, ...]
 
@@ -60,9 +62,6 @@ class Copies(Family):
     def members(self, stack: Parameters, z: Array) -> Array:
         return self.inner.members({name: stack[f"{MODEL}/{name}"] for name in self.inner.spec}, z)
 
-    def least_squares(self, z: Array) -> Fit:
-        raise FFGBError("a point of parameter space is moved by gradients; it is fitted to nothing")
-
     def point(self, parts: Mapping[str, Parameters]) -> ClosedSum:
         """Some of the arrays, as what travels."""
         arrays = {f"{name}/{p}": np.asarray(a, np.float64) for name, part in parts.items() for p, a in part.items()}
@@ -77,29 +76,34 @@ def part(f: Function, name: str) -> dict[str, Array]:
 
 
 @final
-class FirstOrder(Oracle):
+class FirstOrder:
     """The stochastic first-order oracle: the gradient of a client's mean loss over a batch, by the parameters."""
 
     def __init__(self, family: Copies, z: Array, batch: float) -> None:
         self.n = len(z)
         self.size = max(1, min(self.n, round(batch * self.n) if 0 < batch < 1 else int(batch)))
+        if not isinstance(family.inner, GradientSteps):
+            raise lacks(family.inner, "gradient by its parameters")
         self.walk: Walk = family.inner.walk(z, self.size)
-        self.memory: Parameters = {}
-        """What a method lets the client keep from round to round."""
-
-    def sees(self, phi: Array) -> Array:
-        return phi
-
-    def __call__(self, query: Array, rng: np.random.Generator) -> Answer:
-        raise FFGBError("a first-order oracle gives gradients, and no weak learner")
 
 
 @final
 class Local:
     """A client's own problem, as a method sees it in one round: gradients, and the rows of its batches."""
 
-    def __init__(self, oracle: FirstOrder, y: Array, loss: Loss, rng: np.random.Generator) -> None:
-        self.oracle, self.y, self.loss, self.rng = oracle, y, loss, rng
+    def __init__(
+        self,
+        oracle: FirstOrder,
+        y: Array,
+        loss: Loss,
+        rng: np.random.Generator,
+        memory: Parameters | None = None,
+        weights: Array | None = None,
+    ) -> None:
+        """`memory` is what the client kept from its last round; rows may have weights."""
+        self.oracle, self.y, self.loss, self.rng, self.memory = oracle, y, loss, rng, memory or {}
+        # relative to their mean, so that a step is as long as with rows that weigh the same
+        self.weights = None if weights is None else (weights / weights.mean())[:, None]
         self._chance: Chance = None
 
     def at(self, x: Array) -> Array:
@@ -123,8 +127,14 @@ class Local:
         walk = self.oracle.walk
         if walk.vector is not x:
             walk.vector[:] = x
-        walk.differentiate(rows, lambda values, rows: self.loss.gradient(values, self.y[rows]), chance)
+        walk.differentiate(rows, self._slope, chance)
         return walk.gradient
+
+    def _slope(self, values: Array, rows: Array) -> Array:
+        slope = self.loss.gradient(values, self.y[rows])
+        if self.weights is not None:
+            slope = slope * self.weights[rows]
+        return slope
 
     def batches(self, K: int) -> Iterator[Array]:
         """Rows of K batches, cut from shuffled epochs."""
@@ -152,17 +162,20 @@ def descend(y: Array, v: Array, g: Array, step: float, momentum: float) -> None:
 
 
 @dataclass(frozen=True)
-class Parametric(Algorithm):
+class Parametric(Increments):
     """A method on parameters: K steps of size η on batches at each client, then the mean.
 
     An algorithm of this kind is a final class with `local`, and `remember` if clients keep something.
     """
 
-    parametric: ClassVar[bool] = True
     arrays: ClassVar[tuple[str, ...]] = (MODEL,)
     """What the server keeps."""
     mu: ClassVar[float] = 0.0  # type: ignore[misc]
-    search: ClassVar[bool] = False  # type: ignore[misc]
+    length: ClassVar[Length] = Whole()  # type: ignore[misc]
+
+    needs: ClassVar[str] = "walk"
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 50, "local_steps": 25, "schedule": "constant", "batch": 0.2}
+    """The paper's settings for FedAvg on MNIST."""
 
     step: float
     """η."""
@@ -177,6 +190,12 @@ class Parametric(Algorithm):
             raise FFGBError(f"the step size must be a positive number, not {self.step}; set --step-size")
         if self.K < 1 or self.epochs < 0 or not self.batch > 0:
             raise FFGBError("a client takes at least one local step, on at least one point")
+
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        own = {field.name: getattr(config, field.name) for field in fields(cls) if field.name in ("momentum", "prox")}
+        common = {"step": config.step_size, "K": config.local_steps, "batch": float(config.batch or 1)}
+        return cls(**common, epochs=config.local_epochs, **own)
 
     @abstractmethod
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
@@ -206,6 +225,8 @@ class Parametric(Algorithm):
         """x at random, as a net starts, and all else at 0: the same for everyone, from the seed."""
         assert isinstance(family, Copies)
         inner = family.inner
+        if not isinstance(inner, GradientSteps):
+            raise lacks(inner, "gradient by its parameters")
         x = dict(zip(inner.spec, begins, strict=True)) if begins else inner.initial(stream(seed, "start"))
         zero = {name: np.zeros(shape) for name, (shape, _) in inner.spec.items()}
         return family.point({MODEL: x} | dict.fromkeys(self.arrays[1:], zero))
@@ -228,24 +249,46 @@ class Parametric(Algorithm):
     def decay(self, t: int) -> float:
         return 0.0
 
-    def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
+    def tools(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> FirstOrder:
         if geometry is not None:
             raise FFGBError("a shared geometry is for ffgb; use --geometry local")
         assert isinstance(family, Copies)
         return FirstOrder(family, points.features(family.features), self.batch)
 
-    def client(
-        self, t: int, f: OnPoints, y: Array, loss: Loss, oracle: Oracle, rng: np.random.Generator
-    ) -> tuple[OnPoints, Notes]:
-        assert isinstance(oracle, FirstOrder)
-        family: Any = f.increment.family
+    def answer(self, t: int, here: AtClient) -> tuple[Function, Notes]:
+        oracle: FirstOrder = here.tools
+        family: Any = here.f.family
         pack, unpack = oracle.walk.pack, oracle.walk.unpack
-        state = {name: pack(part(f.increment, name)) for name in self.arrays}
-        sent = self.local(t, state, Local(oracle, y, loss, rng))
-        g = family.point({name: unpack(vector) for name, vector in sent.items()})
-        # what h is at the client's points is not asked for here: the mean of parameters is another function
-        return OnPoints(0.0, g, np.full_like(f.values, np.nan)), {"gamma": []}
+        state = {name: pack(part(here.f, name)) for name in self.arrays}
+        sent = self.local(t, state, Local(oracle, here.y, here.loss, here.rng, here.memory, here.weights))
+        return family.point({name: unpack(vector) for name, vector in sent.items()}), {"gamma": []}
 
     def project(self, f: Function) -> Function:
         family: Any = f.family
         return ClosedSum(family.inner, part(f, MODEL))
+
+
+SETTINGS = (
+    Setting(
+        "momentum",
+        "number",
+        "Of local steps (fedavg, fedprox), or the server's (mime).",
+        METHOD,
+        unset="0; mime: 0.9",
+        least=0.0,
+        below=1.0,
+        users=("fedavg", "fedprox", "mime"),
+    ),
+    Setting(
+        "prox", "number", "Pull towards where the round began (fedprox).", METHOD, 0.01, least=0.0, users=("fedprox",)
+    ),
+    Setting(
+        "local_epochs",
+        "whole",
+        "Passes over a client's rows instead of local steps (fedavg and the like).",
+        METHOD,
+        0,
+        least=0,
+        users=("fedavg", "fedprox", "scaffold", "mime"),
+    ),
+)

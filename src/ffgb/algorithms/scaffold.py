@@ -13,7 +13,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, part
-from ffgb.functions import Array, ClosedSum, Function, Parameters
+from ffgb.core.functions import ClosedSum, Function
+from ffgb.core.types import Array, Parameters
 
 CONTROL = "c"
 
@@ -24,11 +25,13 @@ class Scaffold(Parametric):
     """K steps y ← y − η(∇ℓ(y; batch) − c_i + c).  The control variate c travels with the model: twice FedAvg's
     traffic."""
 
+    name: ClassVar[str] = "scaffold"
+
     arrays: ClassVar[tuple[str, ...]] = (MODEL, CONTROL)
 
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
         x, c = state[MODEL], state[CONTROL]
-        own = here.oracle.walk.pack(here.oracle.memory) if here.oracle.memory else np.zeros_like(c)
+        own = here.oracle.walk.pack(here.memory) if here.memory else np.zeros_like(c)
         y, K, eta, correction = x.copy(), self.steps(here), np.float32(self.step), c - own
         for rows in here.batches(K):
             y -= eta * (here.gradient(y, rows) + correction)  # line 10

@@ -9,26 +9,37 @@ from typing import Annotated
 import typer
 
 from ffgb._version import __version__
-from ffgb.cli.common import INTERRUPTED, app
-from ffgb.errors import FFGBError
+from ffgb.cli.common import INTERRUPTED, app, say
+from ffgb.errors import FFGBError, printable
 
 # isort: off
 # their commands, in the order of the help
-import ffgb.cli.train
+import ffgb.cli.lazily
 import ffgb.cli.models
 import ffgb.cli.studies
 import ffgb.cli.sites
-import ffgb.cli.data  # noqa: F401
+import ffgb.cli.data
 # isort: on
+
+
+class _Lines(logging.Formatter):
+    """Log lines as a terminal may show them."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def main() -> None:
     """The entry point: a user's mistake becomes one sentence and exit code 2."""
-    logging.basicConfig(format="ffgb: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("ffgb: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if ffgb.cli.lazily.wants_train(sys.argv[1:]):
+        ffgb.cli.lazily.load_train()
     try:
         app()
     except FFGBError as error:
-        print(f"ffgb: {error}", file=sys.stderr)
+        say(f"ffgb: {error}", error=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -39,7 +50,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        print(f"ffgb: {error.filename or 'a file'}: {error.strerror or error}; choose another place", file=sys.stderr)
+        say(f"ffgb: {error.filename or 'a file'}: {error.strerror or error}; choose another place", error=True)
         sys.exit(2)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,11 +22,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column, Table
+from rich.text import Text
 
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, printable
 
 app = typer.Typer(
-    help="Federated functional gradient boosting: sites train one function together, and no row leaves a site.",
+    help="Federated functional gradient boosting: sites that do not pool their data train one function together.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,6 +36,11 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 JSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line; names in it may come from anyone's file."""
+    print(printable(text), file=sys.stderr if error else sys.stdout)
 
 
 def number(text: str, name: str, what: str) -> int | float:
@@ -50,27 +55,9 @@ def number(text: str, name: str, what: str) -> int | float:
 
 def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
     """Options of `ffgb train` in a TOML file, by their names."""
-    import tomllib
+    from ffgb.runs.config import read_settings
 
-    from ffgb.config import Config
-
-    if file is None:
-        return {}
-    try:
-        found = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise FFGBError(f"{file} cannot be read as TOML ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
-    values = {k.replace("-", "_"): tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-    known = {field.name for field in dataclasses.fields(Config)} - set(but)
-    if strange := sorted(values.keys() - known):
-        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: ffgb train --help")
-    try:
-        Config(**{"data": "sites", **values})  # type: ignore[arg-type]
-    except TypeError as error:
-        raise FFGBError(f"{file} has a value of the wrong kind: {error}") from error
-    return values
+    return read_settings(file, but)
 
 
 def was_given(ctx: typer.Context, name: str) -> bool:
@@ -82,32 +69,41 @@ def was_given(ctx: typer.Context, name: str) -> bool:
 def trust(learner: str | None) -> None:
     """The user names code of their own that a model needs: only then is it imported."""
     if learner is not None:
-        from ffgb.trust import allow
+        from ffgb.user_code import allow
 
         allow(learner)
 
 
 @contextmanager
-def goes_on(out: Path) -> Iterator[None]:
-    """Work that is kept part by part: Ctrl-C or a supervisor's SIGTERM ends it, also where a shell had it ignored."""
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C and a supervisor's SIGTERM come to the handler, also where a shell had them ignored."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def goes_on(out: Path | None) -> Iterator[None]:
+    """Work that is kept part by part, if there is a folder for it: Ctrl-C or SIGTERM ends it."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with _handled(stop):
+            yield
     except KeyboardInterrupt:
-        print(f"ffgb: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        if out is not None:
+            say(f"ffgb: stopped; the same command goes on from what is in {out}", error=True)
         sys.exit(INTERRUPTED)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """The first Ctrl-C asks for a stop after this round; the second stops at once."""
+    """The first Ctrl-C or SIGTERM asks for a stop after this round; the second stops at once."""
     seen: list[int] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -116,11 +112,8 @@ def interruptible() -> Iterator[list[int]]:
         seen.append(number)
         print("\nffgb: stopping after this round; Ctrl-C again stops at once", file=sys.stderr)
 
-    before = signal.signal(signal.SIGINT, handler)
-    try:
+    with _handled(handler):
         yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Display:
@@ -160,12 +153,12 @@ class Display:
             self.read = f"{config.target or 'y'} is read as {what}"
         if not self.on:
             return
-        self.console.print(
+        text = (
             f"{dataset.name}: {len(dataset.y):,} training rows, {what}, {_clients(config.clients)} "
             f"({config.split} split), learner {config.learner}, {config.geometry} geometry, "
-            f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}",
-            highlight=False,
+            f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}"
         )
+        self.console.print(printable(text), highlight=False, markup=False)
         self.task = self.progress.add_task("train", total=config.exchanges, text="set up")
 
     def setup(self, what: str, done: int, clients: int) -> None:
@@ -175,7 +168,7 @@ class Display:
     def round(self, metrics: dict[str, Any]) -> None:
         if self.task is None:
             if self.read:  # once, when it is clear that there will be a result
-                print(f"ffgb: {self.read}", file=sys.stderr)
+                say(f"ffgb: {self.read}", error=True)
             self.read = ""
             return
         models = metrics["models_up"] + metrics["models_down"]
@@ -206,9 +199,9 @@ def print_summary(summary: dict[str, Any], out: Path | None) -> None:
             f"({in_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
             **plain,
         )
-    console.print(f"run directory: {out}", **plain)
+    console.print(printable(f"run directory: {out}"), markup=False, **plain)
     if out is not None and (out / "report.html").exists():
-        console.print(f"report: {out / 'report.html'}", **plain)
+        console.print(printable(f"report: {out / 'report.html'}"), markup=False, **plain)
 
 
 def print_change(found: dict[str, Any], output: Path) -> None:
@@ -216,7 +209,7 @@ def print_change(found: dict[str, Any], output: Path) -> None:
     print_rows([{"model": name, **found[name]} for name in ("before", "after")])
     faster = f"predicts {found['speedup']:,.0f} times as fast; " if found.get("speedup", 0.0) > 1.5 else ""
     traffic = f"{found['models']:,.1f} models ({in_bytes(found['bytes'])}) exchanged a client"
-    print(f"{faster}{traffic if found['bytes'] else 'nothing was exchanged'}; {output}")
+    say(f"{faster}{traffic if found['bytes'] else 'nothing was exchanged'}; {output}")
     if found.get("clients_own"):
         print(
             f"at the {found['points']:,} rows that the run was trained on; a server that has none of them needs --data"
@@ -232,9 +225,14 @@ def in_bytes(count: float) -> str:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(*(Column(name, overflow="fold") for name in rows[0]), box=None, pad_edge=False)
+    # as texts of their own: a class may be called [red], too
+    table = Table(*(Column(_cell(name), overflow="fold") for name in rows[0]), box=None, pad_edge=False)
     shown = {int: "{:,}", float: "{:.4f}", str: "{}"}
     for row in rows:
-        table.add_row(*[shown[type(value)].format(value) for value in row.values()])
+        table.add_row(*[_cell(shown[type(value)].format(value)) for value in row.values()])
     console = Console()
     console.print(table, soft_wrap=not console.is_terminal)
+
+
+def _cell(text: str) -> Text:
+    return Text(printable(text))

@@ -15,6 +15,7 @@ from ffgb.cli.common import (
     JSON,
     app,
     print_rows,
+    say,
 )
 from ffgb.errors import FFGBError
 
@@ -37,7 +38,7 @@ def data_list(as_json: JSON = False) -> None:
     print_rows([{**{n: getattr(s, n) or "" for n in names}, "here": "yes" if s.present else "no"} for s in listing()])
     print("\nwhere they come from:")
     for s in listing():
-        print(f"  {s.name}: {s.origin}")
+        say(f"  {s.name}: {s.origin}")
     where = os.environ.get("FFGB_DATA")
     print(
         f"\nfiles are looked for in {where} (FFGB_DATA)" if where else "\nset FFGB_DATA to the folder with the files",
@@ -95,10 +96,10 @@ def data_heterogeneity(
     as_json: JSON = False,
 ) -> None:
     """How different the clients' points are: total variation and Wasserstein distances, as the paper has them."""
-    from ffgb import plots
-    from ffgb.config import Config, load_data
     from ffgb.data import partition
     from ffgb.data.heterogeneity import measure
+    from ffgb.runs.config import Config, load_data
+    from ffgb.studies import plots
 
     if plot is not None:
         plots.check(plot)

@@ -16,20 +16,22 @@ from ffgb.cli.common import (
     in_bytes,
     print_change,
     print_rows,
+    say,
     score_of,
     trust,
 )
 from ffgb.errors import FFGBError
 
 if TYPE_CHECKING:
-    from ffgb.model import Model
+    from ffgb.runs.model import Model
 
 RUN_FILES = ("config.json", "summary.json", "clients.json", "metrics.jsonl", "report.html")
 """What no export may take the place of, besides models."""
 MODULE = Annotated[
     str | None,
     typer.Option(
-        "--learner", help="package.module:factory, if the run has such a learner: its code is imported and run here."
+        *("--learner", "--map"),
+        help="package.module:name, if the run has such a learner or map: its code is imported and run here.",
     ),
 ]
 
@@ -45,8 +47,8 @@ def evaluate(
     as_json: JSON = False,
 ) -> None:
     """Score a run's model on its test rows, or on files of your own."""
-    from ffgb import scoring
-    from ffgb.runs import Run
+    from ffgb.runs import evaluate as scoring
+    from ffgb.runs.directory import Run
 
     trust(learner)
     scores = scoring.evaluate(Run.open(run), data or (), target)
@@ -63,19 +65,27 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,
+    spreadsheet: Annotated[
+        bool,
+        typer.Option("--spreadsheet", help="Put ' before cells that a spreadsheet would run as a formula."),
+    ] = False,
     learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
-    from ffgb import scoring
-    from ffgb.model import Model
+    from ffgb.runs import evaluate as scoring
+    from ffgb.runs.model import Model
 
     trust(learner)
-    text = scoring.predict(Model.load(run), file).to_csv(index=False)
-    if output is None:
+    frame = scoring.predict(Model.load(run), file)
+    text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
+    if output is None and sys.stdout.isatty():
+        for line in text.rstrip("\n").split("\n"):
+            say(line)
+    elif output is None:
         print(text, end="")
     else:
         output.write_text(text)
-        print(f"{text.count(chr(10)) - 1:,} predictions written to {output}", file=sys.stderr)
+        say(f"{len(frame):,} predictions written to {output}", error=True)
 
 
 @app.command()
@@ -92,9 +102,9 @@ def export(
     as_json: JSON = False,
 ) -> None:
     """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
-    from ffgb import export as exporting
-    from ffgb.card import card as make_card
-    from ffgb.runs import Run
+    from ffgb.runs import onnx as exporting
+    from ffgb.runs.card import card as make_card
+    from ffgb.runs.directory import Run
 
     trust(learner)
     opened, onnx = Run.open(run), onnx or run / "model.onnx"
@@ -118,18 +128,18 @@ def export(
         }  # fmt: skip
         print(json.dumps(found, allow_nan=False))
         return
-    print(f"{onnx}: {model}, {in_bytes(len(made.data))}; as our own predictions up to {made.difference:.0e}, in "
-          f"onnxruntime, on {made.tried}")  # fmt: skip
+    say(f"{onnx}: {model}, {in_bytes(len(made.data))}; as our own predictions up to {made.difference:.0e}, in "
+        f"onnxruntime, on {made.tried}")  # fmt: skip
     for name, given in names.items():
         if name != given:
-            print(f"a column is called {name}, so that output is called {given}")
-    print(f"model card: {card}")
+            say(f"a column is called {name}, so that output is called {given}")
+    say(f"model card: {card}")
 
 
 def _model_of(run: Path, name: str) -> Model:
     """The run's model in this file."""
-    from ffgb.card import OWN
-    from ffgb.model import Model
+    from ffgb.runs.card import OWN
+    from ffgb.runs.model import Model
 
     own = Model.load(run)
     if name == OWN:
@@ -168,7 +178,7 @@ def report(
 
     output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     reporting.write(runs, output)
-    print(output)
+    say(str(output))
 
 
 @app.command()
@@ -192,9 +202,9 @@ def distill(
     as_json: JSON = False,
 ) -> None:
     """One learner in place of an ensemble, by its values at points without labels."""
-    from ffgb.ensembles import distill_run
-    from ffgb.export import must_be_writable
-    from ffgb.runs import Run
+    from ffgb.runs.directory import Run
+    from ffgb.runs.onnx import must_be_writable
+    from ffgb.runs.postprocess import distill_run
 
     trust(learner)
     output = output or run / "distilled.safetensors"
@@ -218,9 +228,9 @@ def reweight(
     as_json: JSON = False,
 ) -> None:
     """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
-    from ffgb.ensembles import reweight_run
-    from ffgb.export import must_be_writable
-    from ffgb.runs import Run
+    from ffgb.runs.directory import Run
+    from ffgb.runs.onnx import must_be_writable
+    from ffgb.runs.postprocess import reweight_run
 
     trust(learner)
     output = output or run / "reweighted.safetensors"

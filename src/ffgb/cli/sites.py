@@ -1,35 +1,40 @@
-"""Training between sites: `ffgb server`, `ffgb client`, `ffgb tls`."""
+"""Training between sites: `ffgb server` and `ffgb client`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import re
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from ffgb.cli.common import (
-    JSON,
-    app,
-    goes_on,
-    print_rows,
-    print_summary,
-    settings_of,
-)
-from ffgb.errors import FFGBError
+from ffgb.cli.common import JSON, app, goes_on, print_rows, print_summary, settings_of
+from ffgb.errors import FFGBError, printable
 
-tls_app = typer.Typer(help="Certificates and keys for a trial.", no_args_is_help=True)
+PORT = 9443
+KEYS = Path("keys")
+
+server_app = typer.Typer(help="Train with sites elsewhere.", no_args_is_help=False)
+app.add_typer(server_app, name="server")
+tls_app = typer.Typer(hidden=True)
 app.add_typer(tls_app, name="tls")
 
+Tls = Annotated[
+    Path, typer.Option(help="The folder with the server's certificate and the sites' keys; made if it is not there.")
+]
+NoPage = Annotated[bool, typer.Option("--no-page", help="Do not serve a status page on this machine.")]
 
-@app.command()
+
+@server_app.callback(invoke_without_command=True)
 def server(
-    clients: Annotated[int, typer.Option(help="How many sites take part.", min=1)],
+    context: typer.Context,
+    clients: Annotated[int | None, typer.Option(help="How many sites take part.", min=1)] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file with the options of train.", show_default="train's defaults")
     ] = None,
@@ -38,25 +43,35 @@ def server(
         str | None, typer.Option(help="classification or regression.", show_default="by the target")
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port that sites connect to.", min=1, max=65535)] = 9443,
-    tls: Annotated[Path | None, typer.Option(help="The folder of `ffgb tls init`.", show_default=False)] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: on this machine, to try.")] = False,
+    port: Annotated[int, typer.Option(help="The port that sites connect to.", min=1, max=65535)] = PORT,
+    tls: Tls = KEYS,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, and any key: on this machine, to try.")] = False,
     minimum: Annotated[
         int | None, typer.Option(help="How few sites may answer in a round.", show_default="all", min=1)
     ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.", min=1.0)] = 120.0,
     patience: Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)] = 600.0,
     out: Annotated[Path, typer.Option(help="The run directory; what is there goes on.")] = Path("runs/federation"),
+    no_page: NoPage = False,
     as_json: JSON = False,
 ) -> None:
-    """Train with sites elsewhere: they connect with `ffgb client`.  Started again, it goes on where it was."""
-    from ffgb.deploy import Service, ended
-    from ffgb.deploy import serve as run_server
-    from ffgb.runs import Run
+    """Train with sites elsewhere: invite them with `ffgb server invite`, they connect with `ffgb client`.
 
-    _tls_or_not(tls, insecure)
+    Started again, it goes on where it was.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from ffgb.deployment.board import ServerBoard
+    from ffgb.deployment.keys import is_loopback
+    from ffgb.deployment.server import Service, Task, ended, serve
+    from ffgb.runs.directory import Run
+
+    if clients is None:
+        raise FFGBError("say how many sites take part: --clients N")
+    if insecure and not is_loopback(host):
+        raise FFGBError(f"--insecure is for this machine alone, and {host} can be reached from others; leave it out")
     if minimum is not None and minimum > clients:
-        raise FFGBError(f"of {clients} sites {minimum} cannot be the fewest that answer; lower --minimum")
+        raise FFGBError(f"--minimum is {minimum}, but only {clients} sites take part")
     settings, target, task = _settings(config, target, task)
     if not (out / "config.json").exists():
         Run.must_be_free(out)
@@ -64,111 +79,235 @@ def server(
         print(f"ffgb: the run in {out} has ended; for another one name a new --out", file=sys.stderr)
         _print_summary(out, as_json)
         return
-    service = Service(clients, minimum or clients, host, port, tls, deadline, patience)
-    console = Console(stderr=True)
-    with goes_on(out), console.status("starting") as status:
+    keys = None if insecure else tls.absolute()
+    service = Service(clients, minimum or clients, host, port, keys, deadline, patience)
+    board, console = ServerBoard(str(out), clients), Console(stderr=True)
 
-        def warn(text: str) -> None:
-            console.print(f"ffgb: {text}", highlight=False, markup=False, soft_wrap=True)
+    def warn(text: str) -> None:
+        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
 
-        run_server(*(service, settings, out, target, task), lambda text: _tell(status, text), warn)
+    with goes_on(out), _stopped() as stop, _page(board, "server", no_page, warn), console.status("starting") as status:
+        result = serve(
+            *(service, Task(settings, target, task), out),
+            board=board,
+            say=lambda text: _tell(status, text),
+            warn=warn,
+            stop=stop.is_set,
+        )
+        if not result.finished:
+            raise KeyboardInterrupt
     _print_summary(out, as_json)
+
+
+@server_app.command()
+def invite(
+    name: Annotated[str, typer.Argument(help="What others call the site.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT by which the site reaches the server.")] = f"127.0.0.1:{PORT}",
+    tls: Tls = KEYS,
+    days: Annotated[float, typer.Option(help="How long the invitation can be used.", min=0.01, max=90.0)] = 3.0,
+) -> None:
+    """Print one line of text that lets one site in, once: send it to the site over a channel that you trust."""
+    from ffgb.deployment.keys import invite as open_invitation
+
+    if ":" not in address or address.endswith("]"):
+        address = f"{address}:{PORT}"
+    invitation = open_invitation(tls.absolute(), name, address, days)
+    print(f"ffgb: for {name}, within {days:g} days: ffgb client --join LINE --data FILE …", file=sys.stderr)
+    print(invitation)
+
+
+@server_app.command()
+def sites(tls: Tls = KEYS) -> None:
+    """List the sites that may come in, with the fingerprints of their keys; remove a .pub file to keep one out."""
+    from ffgb.deployment.keys import der, fingerprint, registered
+
+    rows = [
+        {"site": name, "fingerprint of its key": fingerprint(der(pem, name))} for name, pem in registered(tls).items()
+    ]
+    if not rows:
+        raise FFGBError(f"no site has joined: there is no key in {tls / 'sites'}; invite one: ffgb server invite NAME")
+    print_rows(rows)
 
 
 @app.command()
 def client(
-    server: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
     data: Annotated[Path, typer.Option(help="This site's file: CSV, Parquet or NPZ.")],
+    join: Annotated[
+        str | None,
+        typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the server.", show_default="the invitation's")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")] = None,
     task: Annotated[
         str | None, typer.Option(help="classification or regression.", show_default="by the target")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What others call this site.", show_default="its key's name, or the file's")
+        str | None, typer.Option(help="What others call this site.", show_default="as invited, or its key's file")
     ] = None,
-    tls: Annotated[Path | None, typer.Option(help="The folder with the server's ca.crt.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="This site's own key.", show_default=False)] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no key: on this machine, to try.")] = False,
+    tls: Annotated[
+        Path | None, typer.Option(help="A folder with the ca.crt of certificates of your own.", show_default=False)
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="This site's own key, with --tls.", show_default=False)] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS: on this machine, to try.")] = False,
     config: Annotated[
         Path | None, typer.Option(help="The server's TOML file, to see what it asks for.", show_default="its defaults")
     ] = None,
     no_geometry: Annotated[
         bool, typer.Option("--no-shared-geometry", help="Refuse to send a Gram matrix, whatever is asked for.")
     ] = False,
+    trainings: Annotated[int, typer.Option(help="How many trainings with this server to agree to.", min=1)] = 3,
+    least_rows: Annotated[int, typer.Option(help="Fewest rows to train with.", min=1)] = 10,
+    least_class: Annotated[int, typer.Option(help="Fewest rows of each class.", min=1)] = 1,
+    least_cell: Annotated[int, typer.Option(help="Fewest rows in a cell of a histogram.", min=1)] = 1,
     log: Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")] = False,
+    no_page: NoPage = False,
 ) -> None:
     """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
 
     First it shows what will be sent, and asks.  What was not agreed to is not answered.
     """
-    from ffgb.deploy import attend, rehearse
-    from ffgb.sites import Attendant, Site, hello
+    from ffgb.data.sites import Site, hello
+    from ffgb.deployment.agreement import Ledger
+    from ffgb.deployment.attendant import Attendant, Least, rehearse
+    from ffgb.deployment.board import SiteBoard
+    from ffgb.deployment.keys import check_address, check_name, der, fingerprint, is_loopback
+    from ffgb.deployment.site import Home, attend, connection, inputs_of
 
-    if not dry_run:
-        _tls_or_not(tls, insecure)
-    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5}", server):
-        raise FFGBError(f"--server is HOST:PORT, such as ffgb.example.org:9443, not {server!r}")
-    if tls is not None and key is None:
-        raise FFGBError("with --tls a site needs its own --key, which the server's operator registers")
-    for file in (path for path in (key, tls and tls / "ca.crt") if path is not None):
-        if not Path(file).exists():
-            raise FFGBError(f"{file} is not there")
+    invitation = _invitation(join)
+    address = check_address(server or (invitation.address if invitation else "127.0.0.1:9443"))
+    if invitation is not None and (server is not None or tls is not None or insecure):
+        raise FFGBError("--join says which server it is and how to know it; leave out --server, --tls and --insecure")
+    if not dry_run and invitation is None and tls is None and not insecure and not Home.known(address):
+        raise FFGBError(
+            f"this site has not joined {address}; give the invitation of its operator with --join, "
+            "or certificates of your own with --tls and --key"
+        )
+    if insecure and not is_loopback(address.rpartition(":")[0]):
+        raise FFGBError(f"--insecure is for this machine alone, and {address} is elsewhere; ask for an invitation")
+    if not dry_run and tls is not None and key is None:
+        raise FFGBError("with --tls a site needs its own --key, whose public half the server's operator registers")
     settings, target, task = _settings(config, target, task)
     known = {k: settings[k] for k in ("categories", "rare") if k in settings}
-    # with a key it bears its key's name: that of the public one at the server
-    site = Site(name or (data.stem if key is None else key.name), data.absolute(), target, task, **known)
+    called = name or (invitation.name if invitation else _called(address, data, key, insecure or dry_run))
+    site = Site(check_name(called), data.absolute(), target, task, **known)
     said = site.describe()  # what is wrong with the file is said here, to its owner
+    Least(least_rows, least_class).check(said, site.labels())
     print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
           f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
-    rehearsal = rehearse(site, settings, target, task)
-    refused = {"GramOf", "SketchOf"} & rehearsal.kinds if no_geometry else set()
-    _print_sent(rehearsal, said, len(hello(site)), refused)
-    if dry_run:
-        return
-    if not yes and not _agreed_before(site.path, server, rehearsal.kinds):
-        if not sys.stdin.isatty() or not typer.confirm("Send this, in every training with this server?"):
+    home = Home.of(address, site.name)
+    inputs = inputs_of(data, settings, target, task, site.name, trainings)
+    refused = frozenset({"GramOf", "SketchOf"}) if no_geometry else frozenset()
+    agreement = None if dry_run else home.agreed(inputs)
+    if agreement is None:
+        rehearsal, agreement = rehearse(site, settings, trainings=trainings)
+        _print_sent(rehearsal, agreement, said, len(hello(site, said)), refused)
+        if dry_run:
+            return
+        if not yes and not home.covers(agreement) and not _confirmed(address, trainings):
             raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
-        _agreed_before(site.path, server, rehearsal.kinds, remember=True)
-    attendant = Attendant(site, frozenset(rehearsal.kinds - refused), log and log.absolute())
-    stopped: list[int] = []
-    before = {
-        n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
-    }
+        home.agree(inputs, agreement)
     console = Console(stderr=True)
-    try:
-        with console.status("starting") as status:
 
-            def say(text: str) -> None:
-                console.print(f"ffgb: {text}", highlight=False, markup=False, soft_wrap=True)
+    def say(text: str) -> None:
+        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
 
-            attendant.say = status.update if console.is_terminal else say
-            attend(*(server, attendant, tls, key), say, lambda: bool(stopped))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    board = SiteBoard(site.name, address)
+    attendant = Attendant(
+        *(site, settings, agreement, Ledger(home.ledger)),
+        refused=refused,
+        least=Least(least_rows, least_class, least_cell),
+        log=log and log.absolute(),
+        board=board,
+    )
+    with home.alone(), _stopped() as stop:
+        if invitation is not None and home.join(invitation, stop, say):
+            say(f"joined {address} as {site.name}")
+        node = connection(address, home, tls, key, insecure=insecure)
+        if not insecure:
+            say(f"the fingerprint of this site's key is {fingerprint(der(node.key, 'its key'))}")
+        with _page(board, "site", no_page, say), console.status("starting") as status:
+
+            def state(text: str) -> None:
+                board.state(text)
+                status.update(printable(text)) if console.is_terminal else say(text)
+
+            attendant.say = state
+            attend(node, attendant, stop, say)
     print("ffgb: this site has left", file=sys.stderr)
 
 
 @tls_app.command("init")
-def tls_init(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    sites: Annotated[str, typer.Option(help="Names of the sites, with commas between them.")],
-    host: Annotated[str, typer.Option(help="The server's name or address, as sites will call it.")] = "127.0.0.1",
-) -> None:
-    """Write an authority, the server's certificate and a key for each site: for a trial, good for a year."""
-    from ffgb.deploy import make_keys
-
-    for path in make_keys(folder, host, [name.strip() for name in sites.split(",")]):
-        print(path)
-    print(
-        f"give each site {folder}/ca.crt and its own file in {folder}/sites; keep the others at the server",
-        file=sys.stderr,
+def tls_init() -> None:
+    """Say what has replaced this command."""
+    raise FFGBError(
+        "ffgb tls init is gone: a site's key is made at the site, and the server makes its certificate by itself; "
+        "run: ffgb server invite NAME"
     )
 
 
-def _print_sent(rehearsal: Any, said: Any, size: int, refused: set[str]) -> None:
+def _confirmed(address: str, trainings: int) -> bool:
+    question = f"Send this, in up to {trainings} trainings with {address}?"
+    return sys.stdin.isatty() and typer.confirm(question)
+
+
+def _invitation(line: str | None) -> Any:
+    from ffgb.deployment.keys import Invitation
+
+    if line is None:
+        return None
+    return Invitation.read(sys.stdin.readline() if line == "-" else line)
+
+
+def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
+    """A site's name, if neither the command nor an invitation says it."""
+    from ffgb.deployment.site import Home
+
+    if key is not None:
+        return key.stem
+    if trial:
+        return "".join(c if c.isalnum() or c in "-_" else "-" for c in data.stem).lstrip("-_") or "site"
+    names = Home.known(address)
+    if len(names) != 1:
+        raise FFGBError(f"this machine has joined {address} as {', '.join(names)}; say which with --name")
+    return names[0]
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set this; a second Ctrl-C ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """A page on this machine that shows what is going on."""
+    if off:
+        yield
+        return
+    from ffgb.deployment.page import served
+
+    with served(board.snapshot, kind) as address:
+        say(f"watch it at {address}")
+        yield
+
+
+def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: frozenset[str]) -> None:
     """What leaves a site: when it is asked who it is, once, and in each round."""
     categories = sum(len(c.categories) for c in said.columns.values())
     told = [
@@ -182,32 +321,22 @@ def _print_sent(rehearsal: Any, said: Any, size: int, refused: set[str]) -> None
     for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
-            if sent.what.removeprefix("statistic ").partition(",")[0] in refused:
+            if sent.what.removeprefix("question ").partition(",")[0] in refused:
                 arrays = "refused: --no-shared-geometry"
             rows.append({"when": when, "what": sent.what, "arrays": arrays, "bytes": sent.bytes})
     print_rows(rows)
-    print("With the classes of all sites together, arrays may have more columns.", file=sys.stderr)
+    print(
+        f"{agreement.exchanges} rounds, {agreement.bytes:,} bytes in all.  With the columns and classes of all sites "
+        "together, arrays may be larger.  The server can compute rows from these sums: docs/what-leaves.md.",
+        file=sys.stderr,
+    )
 
 
 def _print_summary(out: Path, as_json: bool) -> None:
-    from ffgb.runs import Run
+    from ffgb.runs.directory import Run
 
     summary = Run.open(out).summary
     print(json.dumps(summary, allow_nan=False)) if as_json else print_summary(summary, out)
-
-
-def _agreed_before(data: Path, server: str, kinds: set[str], *, remember: bool = False) -> bool:
-    """Has the owner of this file agreed to send this to this server?  It is kept in the user's own folder."""
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    file, what = base / "ffgb" / "agreed.json", [str(data), server, sorted(kinds)]
-    try:
-        known = json.loads(file.read_text()) if file.exists() else []
-    except ValueError:
-        known = []  # damaged: whoever agreed is asked again
-    if remember and what not in known:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps([*known, what]))
-    return what in known
 
 
 def _settings(file: Path | None, target: str | None, task: str | None) -> tuple[dict[str, Any], str | None, str | None]:
@@ -217,13 +346,8 @@ def _settings(file: Path | None, target: str | None, task: str | None) -> tuple[
     return {**values, "data": ["sites"]}, target, task
 
 
-def _tls_or_not(tls: Path | None, insecure: bool) -> None:
-    if (tls is None) != insecure:
-        raise FFGBError("give --tls DIR (make one with: ffgb tls init DIR), or --insecure to try it on one machine")
-
-
 def _tell(status: Any, text: str) -> None:
     """On a terminal in one place, elsewhere line by line."""
-    status.update(text)
+    status.update(printable(text))
     if not sys.stderr.isatty():
-        print(f"ffgb: {text}", file=sys.stderr, flush=True)
+        print(f"ffgb: {printable(text)}", file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from ffgb.cli.common import (
     in_bytes,
     number,
     print_rows,
+    say,
     settings_of,
     was_given,
 )
@@ -48,10 +48,11 @@ def compare(
     as_json: JSON = False,
 ) -> None:
     """Several methods on one split and one budget: a table, a picture, compare.json."""
-    from ffgb import plots
-    from ffgb.compare import MOST, UNITS, Budget, Method
-    from ffgb.compare import compare as run_comparison
-    from ffgb.config import Config
+    from ffgb.protocol.costs import UNITS
+    from ffgb.runs.config import Config
+    from ffgb.studies import plots
+    from ffgb.studies.compare import MOST, Budget, Method
+    from ffgb.studies.compare import compare as run_comparison
 
     if len(methods) < 2:
         raise FFGBError("a comparison needs two methods or more")
@@ -74,18 +75,18 @@ def compare(
     try:
         plots.compare(out / "compare.png", found)
     except FFGBError as error:
-        print(f"ffgb: {error}", file=sys.stderr)  # the numbers are there all the same
+        say(f"ffgb: {error}", error=True)  # the numbers are there all the same
     if as_json:
         print(json.dumps(found, allow_nan=False))
         return
     print_rows([_compared(m) for m in found["methods"]])
     for m in found["methods"]:
         if m["edge"]:
-            print(f"{m['method']}: the step size is the smallest or largest that was tried; another may be better")
+            say(f"{m['method']}: the step size is the smallest or largest that was tried; another may be better")
         if m["capped"]:
-            print(f"{m['method']} was stopped after {MOST:,} rounds, within its budget")
+            say(f"{m['method']} was stopped after {MOST:,} rounds, within its budget")
     what = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
-    print(f"{what}; models of {found['unit']:,} parameters; all of it in {out}")
+    say(f"{what}; models of {found['unit']:,} parameters; all of it in {out}")
 
 
 def _compared(method: dict[str, Any]) -> dict[str, str]:
@@ -140,8 +141,8 @@ def tune(
     as_json: JSON = False,
 ) -> None:
     """The best step size of a method, by successive halving on rows that clients set aside."""
-    from ffgb.config import Config
-    from ffgb.tuning import tune as run_tuning
+    from ffgb.runs.config import Config
+    from ffgb.studies.tuning import tune as run_tuning
 
     options: dict[str, Any] = {
         "data": tuple(data or ("digits",)), "target": target, "clients": clients, "split": split, "labels": labels,
@@ -150,7 +151,7 @@ def tune(
     }  # fmt: skip
     given = {name: value for name, value in options.items() if was_given(ctx, name)}
     config = Config(**options | settings_of(settings_file) | given)
-    with goes_on(out) if out else nullcontext(), Console(stderr=True).status("tuning") as status:
+    with goes_on(out), Console(stderr=True).status("tuning") as status:
 
         def tell(score: dict[str, Any]) -> None:
             status.update(f"tuning: step size {score['step_size']:g}, {score['rounds']} rounds")
@@ -191,8 +192,8 @@ def reproduce(
     """Repeat an experiment: numbers, a table and a picture.  Started again, it goes on where it was stopped."""
     from rich.markdown import Markdown
 
-    from ffgb.reproduce import SCALES, experiments
-    from ffgb.reproduce import reproduce as run_experiment
+    from ffgb.studies.reproduce import SCALES, experiments
+    from ffgb.studies.reproduce import reproduce as run_experiment
 
     out = out or Path("reproduced" if scale == "full" else f"reproduced-{scale}")
     console, scales = Console(stderr=True), {experiment: scale}
@@ -212,4 +213,4 @@ def reproduce(
             Console().print(Markdown(table))
         else:
             print(table, end="")
-    print(f"numbers and pictures: {out}", file=sys.stderr)
+    say(f"numbers and pictures: {out}", error=True)

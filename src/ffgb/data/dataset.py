@@ -7,8 +7,8 @@ from typing import final
 
 import numpy as np
 
+from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
-from ffgb.functions import Array
 
 CLASSIFICATION = "classification"
 REGRESSION = "regression"
@@ -49,6 +49,9 @@ class Dataset:
     """How x comes from raw columns, for files of tables."""
     told: tuple[str, ...] = ()
     """What was said of columns that differ from site to site."""
+    weights: Array | None = None
+    """What each training row weighs; None: all weigh the same."""
+    weights_test: Array | None = None
 
     def __post_init__(self) -> None:
         assert self.task in TASKS

@@ -8,11 +8,13 @@ optionally `columns`, the d names.  Rows are counted from 1 below the header.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import difflib
 import logging
 import math
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,20 +26,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out
 from ffgb.data.formats import scaled_pixels
-from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe
+from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe, named_only
 from ffgb.data.preprocess import raw as raw_column
+from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_csv, check_npz, check_parquet, short_lines
 from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
-from ffgb.errors import FFGBError
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.errors import FFGBError, option
+from ffgb.settings import DATA, Setting
 
 log = logging.getLogger("ffgb")
 
 # A site with fewer rows than this keeps all of them for training: a fifth of four rows is none.
 TOO_FEW_TO_HOLD_OUT = 5
-MOST_COLUMNS, MOST_ROWS, MOST_CLASSES, MOST_OUTPUTS = 100_000, 10**8, 10_000, 10_000
+MOST_CLASSES, MOST_OUTPUTS = 10_000, 10_000
 """Of a site."""
 MOST_PIXELS = 10**7
 """Of an image, all channels together."""
@@ -60,12 +64,15 @@ class _Site:
     raw: Mapping[str, Array]
     y: Array
 
-    def points(self, table: Table | None) -> Array:
-        """Float32 points, as the table that was agreed on makes them."""
+    def points(self, table: Table | None, rare: int) -> Array:
+        """Float32 points, as the table that was agreed on makes them.
+
+        A category that this site would not name has too few rows here, and counts as unknown, whoever else named it.
+        """
         if self.images is not None:
             return self.images
         assert table is not None
-        return table(self.raw)
+        return table(named_only(self.raw, rare))
 
 
 def load_sites(
@@ -79,8 +86,13 @@ def load_sites(
     table: Table | None = None,
     categories: Sequence[str] = (),
     rare: int = RARE,
+    weights: str | None = None,
+    exposure: str | None = None,
 ) -> Dataset:
     """A data set whose natural clients are the files.
+
+    `weights` is a column that says what each row weighs.  `exposure` is a column e that targets are counts for: the
+    rate y/e is learnt, and a row weighs e times as much, which for counts with a log link is an offset of log e.
 
     Columns and classes are what the files can agree on, unless the federation has agreed on a `table` and `classes`
     before, as sites that see only their own file must.  Each file holds out its own test rows, and which rows these are
@@ -97,6 +109,7 @@ def load_sites(
     if classes is not None:
         task = CLASSIFICATION
     sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
+    sites, masses = _weighed(sites, weights, exposure)
     found, told = site_names(paths), list[str]()
     for name in categories:
         if table is None and not any(name in site.raw for site in sites):
@@ -111,11 +124,13 @@ def load_sites(
                 log.warning("%s lacks %s; the values count as missing", name, _list(lacking))
     names, labels, task = _labels(sites, target, task, classes)
 
-    parts: dict[str, list[Array]] = {"x": [], "y": [], "site": [], "x_test": [], "y_test": [], "site_test": []}
-    for i, (site, y) in enumerate(zip(sites, labels, strict=True)):
+    names_of_parts = ("x", "y", "site", "weights", "x_test", "y_test", "site_test", "weights_test")
+    parts: dict[str, list[Array]] = {name: [] for name in names_of_parts}
+    for i, (site, y, mass) in enumerate(zip(sites, labels, masses, strict=True)):
         train, test = _held_out(site.y, holdout, seed)
-        x = site.points(table)
-        rows = (x[train], y[train], np.full(len(train), i), x[test], y[test], np.full(len(test), i))
+        x = site.points(table, rare)
+        whole = [(x[rows], y[rows], np.full(len(rows), i), mass[rows]) for rows in (train, test)]
+        rows = (*whole[0], *whole[1])
         for part, values in zip(parts.values(), rows, strict=True):
             part.append(values)
     joined = {name: np.concatenate(values) for name, values in parts.items()}
@@ -134,7 +149,34 @@ def load_sites(
         site_test=joined["site_test"],
         table=table,
         told=tuple(told),
+        weights=joined["weights"] if weights or exposure else None,
+        weights_test=joined["weights_test"] if weights or exposure else None,
     )
+
+
+def _weighed(sites: Sequence[_Site], weights: str | None, exposure: str | None) -> tuple[list[_Site], list[Array]]:
+    """The sites without the columns of weights and exposures, and what each of their rows weighs."""
+    found, masses = [], []
+    for site in sites:
+        mass, y, raw = np.ones(len(site.y)), site.y, dict(site.raw)
+        for setting, name in (("weights", weights), ("exposure", exposure)):
+            if name is None:
+                continue
+            values = raw.pop(name, None)
+            if values is None:
+                raise FFGBError(f"{site.path} has no column {name!r}, which {option(setting)} names")
+            low = 0.0 if setting == "weights" else np.nextafter(0.0, 1.0)
+            if is_text(values) or not (np.isfinite(values) & (values >= low)).all():
+                kind = "numbers from 0 on" if setting == "weights" else "positive numbers"
+                raise FFGBError(f"{site.path}: {option(setting, name)} must have {kind} in every row")
+            mass = mass * values
+            if setting == "exposure":
+                if is_text(y):
+                    raise FFGBError(f"{option('exposure')} is for counts, and the target of {site.path} is text")
+                y = y / values.reshape(-1, *(1,) * (y.ndim - 1))
+        found.append(dataclasses.replace(site, raw=raw, y=y))
+        masses.append(mass)
+    return found, masses
 
 
 @final
@@ -195,6 +237,14 @@ def describe_site(
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
     shape, columns = _form(site, rare)
     return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
+
+
+def label_counts(path: Path, target: str | None = None, task: str | None = None) -> dict[str, int]:
+    """Rows of each class in a site's file; none if its target is certainly a number to predict."""
+    if not describe_site(path, target, task).classes:
+        return {}
+    values, counts = np.unique(_read_site(Path(path), target, task, {}).y, return_counts=True)
+    return dict(zip(class_names(values), counts.tolist(), strict=True))
 
 
 def _held_out(y: Array, share: float, seed: int = 0) -> tuple[Array, Array]:
@@ -367,9 +417,11 @@ def _read_frame(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
     """
     is_csv = path.suffix.lower() in _CSV
     header = _csv_header(path) if is_csv else _parquet_header(path)
-    for i, name in enumerate(header):
-        if name and name in header[:i]:
+    for name, times in Counter(header).items():
+        if name and times > 1:
             raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
+    if is_csv:
+        check_csv(path, len(header))
     try:
         if is_csv:
             how: dict[str, Any] = {"skipinitialspace": True, "encoding": "utf-8-sig"}
@@ -392,7 +444,11 @@ def _read_frame(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
 def _csv_header(path: Path) -> list[str]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = (row for row in csv.reader(file, skipinitialspace=True) if any(cell.strip() for cell in row))
+            rows = (
+                row
+                for row in csv.reader(short_lines(file, path), skipinitialspace=True)
+                if any(cell.strip() for cell in row)
+            )
             header = [cell.strip() for cell in next(rows, [])]
             first = next(rows, [])
     except (ValueError, csv.Error) as error:
@@ -416,6 +472,7 @@ def _csv_header(path: Path) -> list[str]:
 
 def _parquet_header(path: Path) -> list[str]:
     try:
+        check_parquet(path)
         schema = pq.read_schema(path)
         # A stored row index is not a column; pandas puts it aside too when it reads the rows.
         return [str(name) for name in schema.empty_table().to_pandas().columns]
@@ -431,12 +488,11 @@ def _unreadable(path: Path, error: Exception) -> FFGBError:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    names = ("x", "y", "columns")
     try:
-        with path.open("rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            return {name: file[name] for name in ("x", "y", "columns") if name in file.files}
+        check_npz(path, names)
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name] for name in names if name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _unreadable(path, error) from error
 
@@ -643,3 +699,23 @@ def _count(names: Sequence[str], what: str) -> str:
 def _value(value: object) -> str:
     text = repr(str(value))
     return text if len(text) <= 40 else f"{text[:36]}…'"
+
+
+SETTINGS = (
+    Setting(
+        "data",
+        "names",
+        "A named set ('ffgb data list'), or a client's file: repeat it.",
+        DATA,
+        ("digits",),
+        common=True,
+    ),
+    Setting("target", "text", "The column to predict, for CSV and Parquet files.", DATA, unset="y", common=True),
+    Setting(
+        "task", "text", "classification or regression, for files.", DATA, unset="by the target's values", choices=TASKS
+    ),
+    Setting("weights", "text", "A column of files that says what each row weighs.", DATA, unset="all weigh the same"),
+    Setting("exposure", "text", "A column of files with the exposure of each row (poisson).", DATA, unset="1 for all"),
+    Setting("categories", "names", "Columns that are categories though they look like numbers: cp,thal.", DATA, ()),
+    Setting("rare", "whole", "Rows that a site must have of a category before it names it.", DATA, RARE, least=1),
+)

@@ -12,8 +12,11 @@ from typing import final
 
 import numpy as np
 
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
+
+MOST_DIMENSIONS = 8
+"""Of an array in an idx file."""
 
 
 @final
@@ -65,6 +68,8 @@ def parse_idx(content: bytes, path: Path) -> Array:
     if kind != 0x08:
         raise damaged(path, f"idx data type 0x{kind:02x} where unsigned bytes, 0x08, are expected")
     start = 4 + 4 * dimensions
+    if dimensions > MOST_DIMENSIONS:
+        raise damaged(path, f"{dimensions} dimensions where at most {MOST_DIMENSIONS} are expected")
     if dimensions == 0 or len(content) < start:
         raise damaged(path, f"its idx header ends before the sizes of its {dimensions} dimensions")
     shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))

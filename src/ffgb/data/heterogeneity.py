@@ -22,11 +22,11 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaln, softmax
 from threadpoolctl import threadpool_limits
 
-from ffgb.aggregates import Moments
+from ffgb.core.seeds import stream
+from ffgb.core.statistics import Moments
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.features import Flatten, Standardize
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.features.basic import Flatten, Standardize
 
 METHODS = ("auto", "exact", "estimate")
 AT_MOST = 1_000
@@ -307,7 +307,7 @@ def _some(x: Array, at_most: int, rng: np.random.Generator) -> Array:
 def _common_units(samples: Sequence[Array], rows: Array) -> Array:
     """Images as they are; columns of tables with unit variance, by the moments of all clients, as learners see them."""
     if np.ndim(samples[0]) <= 2:
-        moments = Moments.total(Moments.of(np.asarray(x)) for x in samples)
+        moments = Moments.of(np.concatenate([np.asarray(x, np.float64) for x in samples]))
         return Standardize.by(moments, Flatten(rows.shape[1]))(rows)
     return rows
 

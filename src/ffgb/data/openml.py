@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, Dataset, hold_out
 from ffgb.data.targets import encode, infer_task
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
-from ffgb.seeds import stream
 
 PREFIX = "openml:"
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
 from ffgb.data.dataset import Dataset
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.settings import DATA, Setting
 
 SPLITS = ("similarity", "dirichlet", "labels", "iid", "natural")
 
@@ -189,3 +190,21 @@ def _cut(rows: Array, sizes: Array) -> list[Array]:
 
 def _join(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
     return [np.sort(np.concatenate(pair)) for pair in zip(first, second, strict=True)]
+
+
+SETTINGS = (
+    Setting("clients", "whole", "Number of clients N.", DATA, unset="20, or the natural sites", common=True, least=1),
+    Setting(
+        "split",
+        "text",
+        "How rows are dealt out to clients.",
+        DATA,
+        unset="natural if there are sites, else similarity",
+        common=True,
+        choices=SPLITS,
+    ),
+    Setting("similarity", "number", "Share of the rows dealt out evenly; the rest goes by label.", DATA, 0.1),
+    Setting("alpha", "number", "Concentration of the dirichlet split.", DATA, 0.5),
+    Setting("labels", "whole", "Classes that a client has, in the labels split.", DATA, 2, least=1),
+    Setting("by", "text", "Sort rows by this column instead of the label.", DATA, unset="the label"),
+)

@@ -20,8 +20,8 @@ from typing import Any, Final, final
 import numpy as np
 import pandas as pd
 
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
 
 RARE: Final = 10
 """Rows that a site must have of a category before it names it."""
@@ -142,6 +142,16 @@ def _said(column: Array, rare: int) -> Said:
     counts = pd.Series(there).value_counts()
     named = sorted(((str(c), int(n)) for c, n in counts.items() if n >= rare), key=lambda pair: (-pair[1], pair[0]))
     return Said(TEXT, missing, len(there), 0.0, dict(named[:MOST]))
+
+
+def named_only(values: Mapping[str, Array], rare: int = RARE) -> dict[str, Array]:
+    """Raw columns in which text is unknown where the site does not name it: it has too few rows of it."""
+    found = dict(values)
+    for name, column in values.items():
+        if column.dtype == object:
+            known = _said(column, rare).categories
+            found[name] = np.array([value if value in known else None for value in column], object)
+    return found
 
 
 def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Table, list[str]]:

@@ -16,14 +16,14 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
 from ffgb.data import tables
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, Dataset, hold_out
 from ffgb.data.formats import File, damaged, parse_cifar, parse_idx, read, scaled_pixels
 from ffgb.data.openml import PREFIX as OPENML
 from ffgb.data.openml import load_openml
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
-from ffgb.seeds import stream
 
 VARIABLE = "FFGB_DATA"
 

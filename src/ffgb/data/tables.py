@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ffgb.core.types import Array
 from ffgb.data.formats import damaged
-from ffgb.functions import Array
 
 ADULT_CLASSES = ("<=50K", ">50K")
 # Column by column, as in adult.names; None is a number.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, REGRESSION
-from ffgb.functions import Array
 
 # Whole numbers that take no more values than this are class labels, unless the user says otherwise.
 FEW = 20

@@ -20,14 +20,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import final
 
-from threadpoolctl import threadpool_limits
-
-from ffgb.engines import Engine
-from ffgb.engines.host import Host
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.functions import Array
-from ffgb.machine import cores
-from ffgb.wire import Message, decode, encode
+from ffgb.federation.host import Holding, Host
+from ffgb.hardware import cores, one_blas_thread
+from ffgb.protocol.codec import decode
+from ffgb.protocol.engine import Engine
 
 log = logging.getLogger("ffgb")
 
@@ -36,28 +34,6 @@ ONE_THREAD = dict.fromkeys(
 )
 TRIES = 3
 """How often one exchange is tried before a worker that keeps dying ends the run."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Holding:
-    """What one client holds: all of x and y, or some rows of them, which are copied only when they are sent."""
-
-    x: Array
-    y: Array
-    rows: Array | slice = field(default_factory=lambda: slice(None))
-
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise FFGBError(f"a client has {len(self.x)} points and {len(self.y)} targets; give one target a point")
-        if len(self) == 0:
-            raise FFGBError("a client has no points; leave it out")
-
-    def __len__(self) -> int:
-        return len(self.y[self.rows])
-
-    def message(self, i: int) -> bytes:
-        return encode(Message("host", client=i, tensors={"x": self.x[self.rows], "y": self.y[self.rows]}))
 
 
 @final
@@ -70,7 +46,7 @@ class InProcess(Engine):
             list(self._host.answers(holding.message(i), [i]))
 
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             return dict(self._host.answers(data, clients))
 
     def close(self, *, at_once: bool = False) -> None:
@@ -212,9 +188,9 @@ def local_engine(holdings: Sequence[Holding], workers: int | None = None, module
     return LocalEngine(holdings, count, modules) if count else InProcess(holdings)
 
 
-def in_parts(x: Array, y: Array, size: int = 2048) -> list[Holding]:
+def in_parts(x: Array, y: Array, weights: Array | None = None, size: int = 2048) -> list[Holding]:
     """A test set in parts of fixed size, so that workers share its evaluation and sums do not depend on how many."""
-    return [Holding(x, y, slice(a, a + size)) for a in range(0, len(y), size)]
+    return [Holding(x, y, slice(a, a + size), weights) for a in range(0, len(y), size)]
 
 
 def _send(worker: _Worker, clients: Iterable[int], data: bytes) -> None:

@@ -1,111 +1,281 @@
-"""A Flower node's side of a real site, as light as can be: Flower starts it anew for every message.
+"""A site's end of Flower's Fleet protocol, inside the site's own process: no listener, no second process, no code.
 
-It hands what comes to the process of `ffgb client`, which holds the site (sites.py), over a socket in that process's
-own folder, and hands back what that answers.  So a message costs what Flower costs, and nothing that a site knows is
-lost when its node dies.  This file and flower.py, the server's side, are the only ones that use flwr.
+The node asks its server for messages, hands each to the site (deployment/attendant.py), and sends back what that
+answers.  It knows the server by its certificate and nothing else, follows no redirect, and takes no more bytes than a
+question can have.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
-from multiprocessing.connection import Client, Connection
-from typing import TYPE_CHECKING, Any
+import contextlib
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, final
 
-from ffgb.errors import FFGBError, missing_extra
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
-
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-"""What Flower does unless it is told not to: telemetry, a look for updates, and installing packages at run time."""
+from ffgb.engines import private
+from ffgb.engines.private import flwr
+from ffgb.errors import FFGBError
+from ffgb.protocol.codec import shown
 
 KIND = "train.ffgb"
 """Flower's name for all our messages."""
 BYTES = "ffgb.bytes"
 """How our arrays are serialised, to Flower: not at all."""
+COMPACT = 4 * 2**20
+"""Bytes up to which all parts of a message travel as one of Flower's objects: each object is a request of its own."""
+BEAT = 10.0
+"""Seconds between signs of life; Flower's least.  A node that is silent for twice as long counts as gone."""
+LARGEST, MANY = 2**31, 1024
+"""Bytes and objects that a node takes in one message of its server."""
+PAUSE = (0.2, 0.5, 1.0, 2.0)
+"""Seconds between tries to reach a server that is away."""
 
-
-def flwr() -> Any:
-    """Flower's own module, with all that is switched off by the environment switched off before it looks."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        import flwr.app
-    except ImportError as error:
-        raise missing_extra("flwr", "flower", "training between sites") from error
-    return flwr.app
+Answer: TypeAlias = Callable[[Mapping[str, bytes], Mapping[str, Any]], tuple[dict[str, bytes], dict[str, Any]]]
 
 
 def pack(data: Mapping[str, bytes], said: Mapping[str, Any]) -> Any:
-    """Bytes by name, and a few words, as Flower carries them: an array of bytes is what it is quickest with."""
+    """Bytes by name, and a few words, as Flower carries them."""
     flower = flwr()
+    if sum(map(len, data.values())) <= COMPACT:
+        inside = {f"data.{name}": part for name, part in data.items()}
+        return flower.RecordDict({"said": flower.ConfigRecord({**said, **inside})})
     arrays = {name: flower.Array(dtype="uint8", shape=(len(b),), stype=BYTES, data=b) for name, b in data.items()}
-    content = flower.RecordDict({"said": flower.ConfigRecord(dict(said))})
-    if arrays:
-        content["data"] = flower.ArrayRecord(arrays)
-    return content
+    return flower.RecordDict({"said": flower.ConfigRecord(dict(said)), "data": flower.ArrayRecord(arrays)})
 
 
 def unpack(content: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The inverse; an FFGBError if it is something else."""
+    """The inverse of `pack`; an FFGBError if it is something else."""
     try:
-        said = dict(content["said"])
+        words = dict(content["said"])
         data = {str(name): array.data for name, array in content["data"].items()} if "data" in content else {}
     except (KeyError, AttributeError, TypeError) as error:
         raise FFGBError("a Flower message is not one of ours") from error
-    if not all(isinstance(b, bytes) for b in data.values()):
+    for name in [name for name in words if name.startswith("data.")]:
+        data[name.removeprefix("data.")] = words.pop(name)
+    if not all(isinstance(part, bytes) for part in data.values()):
         raise FFGBError("a Flower message is not one of ours")
-    return data, said
+    return data, words
 
 
-def weight(message: Message) -> int:
+def weight(message: Any) -> int:
     """Bytes of a message as Flower serialises it, envelope and all."""
-    from flwr.common.serde import message_to_proto
-
-    return int(message_to_proto(message).ByteSize())
+    return int(private.names(private.MESSAGES).message_to_proto(message).ByteSize())
 
 
-def client_app() -> ClientApp:
-    """The app that every node of real sites runs."""
-    flower = flwr()
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp()
-
-    @app.train("ffgb")
-    def answer(message: Message, context: Context) -> Message:
-        data, said = unpack(message.content)
-        with Client(str(context.node_config["socket"]), "AF_UNIX") as site:
-            send(site, data, {**said, "run": context.run_id})
-            data, said = receive(site)
-        if "failed" in said:
-            raise RuntimeError(said["failed"])
-        return flower.Message(pack(data, said), reply_to=message)  # type: ignore[no-any-return]
-
-    return app
+def trusting(certificate: bytes, *, pinned: bool) -> ssl.SSLContext:
+    """TLS with a server that shows this very certificate (`pinned`), or one signed by this authority (both PEM)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=certificate.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        raise FFGBError(f"the server's certificate cannot be read ({error})") from error
+    if pinned:  # the one certificate is known by all of its bytes: its names do not matter
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
+    return context
 
 
-def send(socket: Connection, data: Mapping[str, bytes], said: Mapping[str, Any]) -> None:
-    """Bytes by name, and a few words, to the other end of a socket.  Nothing is pickled."""
-    socket.send_bytes(json.dumps({"said": said, "names": list(data)}).encode())
-    for part in data.values():
-        socket.send_bytes(part)
+def bounded(largest: int) -> Callable[[Any], None]:
+    """For an HTTP client, before a body is read: it says its length, is not too long, and is as it is."""
+    import httpx
+
+    def check(response: httpx.Response) -> None:
+        headers = response.headers
+        try:
+            length = int(headers["content-length"])
+        except (KeyError, ValueError) as error:
+            raise httpx.DecodingError("the server does not say how long its answer is") from error
+        plain = headers.get("content-encoding", "identity") == "identity" and "transfer-encoding" not in headers
+        if not 0 <= length <= largest or not plain:
+            raise httpx.DecodingError(f"the server's answer has {length:,} bytes, too many to take")
+
+    return check
 
 
-def receive(socket: Connection) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """What the other end sent."""
-    first = json.loads(socket.recv_bytes())
-    return {name: socket.recv_bytes() for name in first["names"]}, first["said"]
+@final
+class Node:
+    """Speaks to one server, as one site."""
+
+    def __init__(self, address: str, key: Any, context: ssl.SSLContext | None, *, largest: int = LARGEST) -> None:
+        """Over TLS, or without a context over plain HTTP; `key` is the site's private key (cryptography)."""
+        import httpx
+
+        self._f = private.names(private.SITE, private.REQUESTS)
+        self._m, self._http = private.names(private.MESSAGES), httpx
+        self.address, self.key = address, self._f.public_key_to_bytes(key.public_key())
+        scheme = "http" if context is None else "https"
+
+        self.largest = largest
+        self._client = self._f.FleetHttpClient(
+            f"{scheme}://{address}",
+            interceptors=[
+                self._f.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                self._f.NodeAuthHttpInterceptor(key, key.public_key()),
+            ],
+        )
+        self._client._client.close()
+        self._client._client = httpx.Client(
+            verify=True if context is None else context,
+            timeout=httpx.Timeout(30.0, connect=10.0),
+            follow_redirects=False,
+            headers={"accept-encoding": "identity"},
+            event_hooks={"response": [bounded(largest)]},
+        )
+        self._node: Any = None
+        self._idle = threading.Event()
+        """No thread is in `run`."""
+        self._idle.set()
+
+    def close(self) -> None:
+        """Deactivate the node, if the server can be reached, and close the connections.
+
+        `run` must have been told to stop.  Its connections are closed once it has ended: the system may give the number
+        of a closed socket to the next one, and `run` would read from that.
+        """
+        if (node := self._node) is not None:
+            with contextlib.suppress(self._http.HTTPError):
+                self._client.DeactivateNode(self._f.DeactivateNodeRequest(node_id=node.node_id))
+        if self._idle.wait(35.0):  # longer than a request may take
+            self._client._client.close()
+
+    def run(
+        self, answer: Answer, stop: threading.Event, say: Callable[[str], None], up: Callable[[bool], None]
+    ) -> None:
+        """Answer messages until told to stop, through all that a network may do.
+
+        `say` is told in a sentence what is wrong, once; `up` whether the server is reached.
+        """
+        self._idle.clear()
+        try:
+            self._run(answer, stop, say, up)
+        finally:
+            self._idle.set()
+
+    def _run(
+        self, answer: Answer, stop: threading.Event, say: Callable[[str], None], up: Callable[[bool], None]
+    ) -> None:
+        threading.Thread(target=self._beats, args=(stop,), daemon=True, name="ffgb heartbeat").start()
+        told, tries = "", 0
+        while not stop.is_set():
+            try:
+                if self._node is None:
+                    self._activate()
+                    up(True)
+                    say(f"connected to {self.address}")
+                    told, tries = "", 0
+                self._step(answer, stop)
+            except Exception as error:  # a server may send anything, and a network do anything
+                # whatever was under way may be lost: coming back as new makes the server ask again
+                self._node = None
+                up(False)
+                if stop.is_set():
+                    return
+                if (why := self.trouble(error)) != told:
+                    told = why
+                    say(why)
+                stop.wait(PAUSE[min(tries, len(PAUSE) - 1)])
+                tries += 1
+
+    def trouble(self, error: Exception) -> str:
+        """What is wrong between this site and its server, and what to do."""
+        http = self._http
+        if isinstance(error, http.HTTPStatusError):
+            try:
+                said = str(error.response.json()["detail"])
+            except (ValueError, KeyError, TypeError):
+                said = ""
+            status = error.response.status_code
+            if status in (401, 412) and ("not registered" in said or status == 412):
+                return (
+                    f"the server at {self.address} does not know this site's key; "
+                    "ask its operator for an invitation, and join with it; trying again"
+                )
+            if status == 409:
+                return f"another process speaks for this site at {self.address}; end one of them; trying again"
+            return f"the server at {self.address} refuses this site ({status}: {shown(said)}); trying again"
+        text = str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return (
+                f"the certificate of the server at {self.address} is not the one that this site trusts "
+                f"({shown(text.partition('CERTIFICATE_VERIFY_FAILED] ')[2] or text)}): it may be another server, "
+                "or its certificate was replaced; ask its operator for a new invitation; trying again"
+            )
+        if isinstance(error, http.ConnectError | http.ConnectTimeout):
+            return f"cannot reach the server at {self.address}; trying again"
+        return f"the connection to {self.address} broke ({shown(text) or type(error).__name__}); trying again"
+
+    def _activate(self) -> None:
+        request = self._f.ActivateNodeRequest(public_key=self.key, heartbeat_interval=BEAT)
+        self._node = self._f.Node(node_id=self._client.ActivateNode(request).node_id)
+
+    def _beats(self, stop: threading.Event) -> None:
+        while not stop.wait(BEAT):
+            if (node := self._node) is not None:
+                with contextlib.suppress(Exception):  # the loop sees it, too
+                    self._client.SendNodeHeartbeat(self._f.SendNodeHeartbeatRequest(node=node, heartbeat_interval=BEAT))
+
+    def _step(self, answer: Answer, stop: threading.Event) -> None:
+        """Wait for a message, and answer it."""
+        f, m, client = self._f, self._m, self._client
+        found = client.PullMessages(f.PullMessagesRequest(node=self._node))
+        if not found.messages_list or stop.is_set():
+            return
+        envelope, tree = m.message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+        run, name = envelope.metadata.run_id, envelope.metadata.message_id
+        contents: dict[str, bytes] = {}
+        for part in m.iterate_object_tree(tree):
+            contents[part.object_id] = self._object(part.object_id, run)
+            if len(contents) > MANY or sum(map(len, contents.values())) > self.largest:
+                raise ValueError("the server's message is too large to take")
+        client.ConfirmMessageReceived(
+            f.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
+        )
+        message = m.inflate_object_from_contents(name, contents)
+        message.metadata.__dict__["_message_id"] = name
+        reply = self._reply(message, answer)
+        with m.no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            pushed = client.PushMessages(
+                f.PushMessagesRequest(
+                    node=self._node,
+                    messages_list=[m.message_to_proto(m.remove_content_from_message(reply))],
+                    message_object_trees=[m.get_object_tree(reply)],
+                )
+            )
+            objects, wanted = m.get_all_nested_objects(reply), set(pushed.objects_to_push)
+            for number, thing in objects.items():
+                if number in wanted:
+                    client.PushObject(
+                        f.PushObjectRequest(
+                            node=self._node,
+                            run_id=run,
+                            object_id=number,
+                            object_content=thing.deflate(),
+                            session_id=pushed.session_id,
+                        )
+                    )
+
+    def _object(self, number: str, run: int) -> bytes:
+        """An object of a message; it may still be on its way into the server's store."""
+        until = time.monotonic() + 30.0
+        while True:
+            found = self._client.PullObject(self._f.PullObjectRequest(node=self._node, run_id=run, object_id=number))
+            if found.object_available:
+                return bytes(found.object_content)
+            if not found.object_found or time.monotonic() > until:
+                raise ValueError("a message has lost a part")
+            time.sleep(0.01)
+
+    @staticmethod
+    def _reply(message: Any, answer: Answer) -> Any:
+        flower = flwr()
+        try:
+            data, said = answer(*unpack(message.content))
+        except FFGBError as error:
+            data, said = {}, {"failed": str(error)}
+        # Flower keeps equal objects once: no one shall announce a part of this reply before, and never send it
+        return flower.Message(pack(data, {**said, "nonce": secrets.token_hex(16)}), reply_to=message)

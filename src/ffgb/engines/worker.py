@@ -6,8 +6,8 @@ import json
 import sys
 from multiprocessing.connection import Connection
 
-from ffgb.engines.host import Host
-from ffgb.trust import allow
+from ffgb.federation.host import Host
+from ffgb.user_code import allow
 
 
 def main(fd: int, modules: list[str]) -> None:

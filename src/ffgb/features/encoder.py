@@ -14,10 +14,11 @@ from typing import Any, final
 
 import numpy as np
 
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.features import FeatureMap
-from ffgb.functions import Array
-from ffgb.trust import named
+from ffgb.features.onnx_files import refuse_external_data
+from ffgb.user_code import named
 
 POINTS_AT_ONCE = 256
 
@@ -52,6 +53,13 @@ class Encoder(FeatureMap):
         trial = Encoder(Path(name).name if len(content) else name, shape, 0, content)
         z = trial._encode(np.zeros((1, *shape), np.float32))
         return Encoder(trial.name, shape, z.shape[1], content)
+
+    @property
+    def file(self) -> bytes:
+        """The ONNX file, which names no other: it may have come in a message."""
+        data = self.onnx.tobytes()
+        refuse_external_data(data, self.name)
+        return data
 
     @property
     def dimension(self) -> int:
@@ -89,10 +97,12 @@ class Encoder(FeatureMap):
             import onnxruntime
         except ImportError as error:
             raise missing_extra("onnxruntime", "onnx", f"the encoder {self.name}") from error
+        data = self.file
         options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.load_model_format", "ONNX")  # another one was not looked at
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # as everywhere at a client: the same bits
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(self.onnx.tobytes(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
         batch = given.shape[0] if given.shape and isinstance(given.shape[0], int) else None
 

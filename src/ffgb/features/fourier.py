@@ -14,10 +14,11 @@ from typing import final
 
 import numpy as np
 
+from ffgb.core.maps import After, FeatureMap, spectral_norm
+from ffgb.core.seeds import stream
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features import After, FeatureMap, cosines, spectral_norm
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.features.basic import cosines
 
 KERNELS = ("gaussian", "laplace", "arc-cosine")
 
@@ -44,6 +45,10 @@ class RandomFourier(After):
     @property
     def dimension(self) -> int:
         return self.count
+
+    @property
+    def bounds(self) -> Array:
+        return super().bounds if self.kernel == "arc-cosine" else np.full(self.count, math.sqrt(2.0 / self.count))
 
     @cached_property
     def _draw(self) -> tuple[Array, Array]:

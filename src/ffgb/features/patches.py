@@ -11,19 +11,20 @@ normalisation and encoder are those of Coates, Lee, Ng, "An analysis of single-l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from ffgb.aggregates import Ask, Moments, Statistic, Tensors, plain_sum
+from ffgb.core.maps import FeatureMap, spectral_norm
+from ffgb.core.questions import ROUNDING, Ask, Here, Question, Sum
+from ffgb.core.seeds import stream
+from ffgb.core.statistics import Moments
+from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap, Points
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.hardware import one_blas_thread
 
 FILTERS_AT_ONCE = 128
 """A block of responses at all positions of one image then stays in the cache of one core."""
@@ -81,8 +82,9 @@ class Grid:
         spread = np.maximum(square - mean * mean, 0.0) + np.float32(self.contrast**2)
         out *= 1.0 / np.sqrt(spread)
 
-    def some(self, x: Array, each: int, rng: np.random.Generator) -> Iterator[Array]:
-        """Normalised patches of all images, `each` drawn from every image, some images at a time."""
+    def some(self, x: Array, each: int, rng: np.random.Generator) -> Iterator[tuple[slice, Array]]:
+        """Normalised patches of all images, `each` drawn from every image, some images at a time, and which these
+        are."""
         for start in range(0, len(x), 256):
             images = np.asarray(x[start : start + 256], np.float32).reshape(-1, *self.shape)
             windows = np.lib.stride_tricks.sliding_window_view(images, (self.size, self.size), axis=(2, 3))
@@ -91,7 +93,8 @@ class Grid:
             rows, columns = rng.integers(0, self.rows, n * each), rng.integers(0, self.columns, n * each)
             patches = windows[image, :, rows, columns].reshape(n * each, self.pixels)
             patches = patches - patches.mean(axis=1, keepdims=True)
-            yield patches / np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + np.float32(self.contrast**2))
+            contrast = np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + np.float32(self.contrast**2))
+            yield slice(start, start + 256), patches / contrast
 
 
 @final
@@ -116,6 +119,13 @@ class Patches(FeatureMap):
     @property
     def blocks(self) -> tuple[int, ...]:
         return (2 * self.filters.shape[1],) * self.cells**2
+
+    @property
+    def bounds(self) -> Array:
+        # a patch that is normalised is at most √pixels long once its brightness, which filters do not see, is taken off
+        filters = self.filters.astype(np.float64)
+        length = np.linalg.norm(filters - filters.mean(axis=0), axis=0) * math.sqrt(self.grid.pixels)
+        return np.tile(length + np.abs(self.offset), 2 * self.cells**2)
 
     @cached_property
     def _affine(self) -> Array:
@@ -143,7 +153,7 @@ class Patches(FeatureMap):
         return z
 
     def _pooled(self, images: Array) -> Array:
-        with threadpool_limits(limits=1):  # products this small are slower on several threads
+        with one_blas_thread():  # products this small are slower on several threads
             return self._pooled_alone(images)
 
     def _pooled_alone(self, images: Array) -> Array:
@@ -171,8 +181,8 @@ class Patches(FeatureMap):
 
 @final
 @dataclass(frozen=True)
-class PatchMoments(Statistic):
-    """Count, mean and second moments of normalised patches, `each` drawn from every image."""
+class PatchMoments(Question):
+    """Mean and second moments of normalised patches, `each` drawn from every image."""
 
     what: ClassVar[str] = "patch moments"
     grid: Grid
@@ -180,37 +190,41 @@ class PatchMoments(Statistic):
     seed: int
 
     @property
-    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        d = self.grid.pixels
-        return {"count": ((1,), "float64"), "sum": ((d,), "float64"), "products": ((d * (d + 1) // 2,), "float64")}
+    def sums(self) -> Mapping[str, Sum]:
+        d = self.grid.pixels  # a patch that is normalised is at most √pixels long
+        return {"mean": Sum((d,), math.sqrt(d)), "products": Sum((d * (d + 1) // 2,), float(d))}
 
-    def of(self, points: Points) -> Tensors:
-        count, total, products = 0.0, np.zeros(self.grid.pixels), np.zeros((self.grid.pixels, self.grid.pixels))
-        for patches in self.grid.some(points.x, self.each, stream(self.seed, "patches", points.i)):
-            count += len(patches)
-            total += patches.sum(axis=0, dtype=np.float64)
-            products += patches.T @ patches
-        return {"count": np.array([count]), "sum": total, "products": products[np.tril_indices(self.grid.pixels)]}
+    def part(self, here: Here) -> Tensors:
+        points, pixels = here.points, self.grid.pixels
+        total, products = np.zeros(pixels), np.zeros((pixels, pixels))
+        for rows, patches in self.grid.some(points.x, self.each, stream(self.seed, "patches", points.i)):
+            heavy = patches if points.weights is None else patches * np.repeat(points.weights[rows], self.each)[:, None]
+            total += heavy.sum(axis=0, dtype=np.float64)
+            products += heavy.T @ patches
+        share = here.share / self.each
+        return {"mean": share * total, "products": share * products[np.tril_indices(pixels)]}
 
-    def total(self, parts: Iterable[tuple[float, Tensors]]) -> tuple[Array, Array]:
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        pixels = self.grid.pixels
+        mean, covariance = self.total(own)
+        if not np.trace(covariance) + mean @ mean <= pixels * (1.0 + ROUNDING):
+            raise FFGBError("its patches have a larger variance than patches of any image")
+        with one_blas_thread():
+            least = np.linalg.eigvalsh(covariance)[0]
+        if least < -ROUNDING * pixels:
+            raise FFGBError("its moments are not the moments of any patches: a variance is negative")
+
+    def total(self, sums: Tensors) -> tuple[Array, Array]:
         """Mean and covariance of all patches."""
-        sums = plain_sum(_counted(parts))
-        d, count = self.grid.pixels, float(sums["count"][0])
-        mean, second = sums["sum"] / count, np.zeros((d, d))
-        second[np.tril_indices(d)] = sums["products"] / count
+        d, mean = self.grid.pixels, sums["mean"]
+        second = np.zeros((d, d))
+        second[np.tril_indices(d)] = sums["products"]
         return mean, second + np.tril(second, -1).T - np.outer(mean, mean)
-
-
-def _counted(parts: Iterable[tuple[float, Tensors]]) -> Iterator[tuple[float, Tensors]]:
-    for weight, part in parts:
-        if not part["count"][0] >= 1:
-            raise FFGBError("its moments are of no patches")
-        yield weight, part
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class NearestSums(Statistic):
+class NearestSums(Question):
     """A step of spherical k-means over whitened patches: for each centre the sum of the patches nearest to it.
 
     Nearest is by the size of the inner product, whatever its sign: the encoder uses both signs of a filter.
@@ -224,23 +238,42 @@ class NearestSums(Statistic):
     each: int
     seed: int
 
-    @property
-    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        return {"sums": (self.centres.shape, "float32")}
+    @cached_property
+    def _longest(self) -> float:
+        """Of a whitened patch."""
+        return spectral_norm(self.whitening) * (math.sqrt(self.grid.pixels) + float(np.linalg.norm(self.mean)))
 
-    def of(self, points: Points) -> Tensors:
-        sums = np.zeros(self.centres.shape)
+    @property
+    def sums(self) -> Mapping[str, Sum]:
+        return {"sums": Sum(self.centres.shape, self._longest, 32)}
+
+    def part(self, here: Here) -> Tensors:
+        points, sums = here.points, np.zeros(self.centres.shape)
         centres = np.ascontiguousarray(self.centres.T, np.float32)
-        for patches in self.grid.some(points.x, self.each, stream(self.seed, "patches", points.i)):
+        for rows, patches in self.grid.some(points.x, self.each, stream(self.seed, "patches", points.i)):
             white = ((patches - self.mean) @ self.whitening).astype(np.float32)
             inner = white @ centres
             nearest = np.abs(inner).argmax(axis=1)
             sign = np.sign(inner[np.arange(len(white)), nearest])
+            if points.weights is not None:
+                sign = sign * np.repeat(points.weights[rows], self.each)
             np.add.at(sums, nearest, sign[:, None] * white)
-        return {"sums": sums.astype(np.float32)}
+        return {"sums": here.share / self.each * sums}
 
-    def total(self, parts: Iterable[tuple[float, Tensors]]) -> Array:
-        return plain_sum(parts)["sums"]
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        sums, centres = own["sums"], self.centres.astype(np.float64)
+        lengths, sizes = np.linalg.norm(sums, axis=1), np.linalg.norm(centres, axis=1)
+        rounding = float(self.sums["sums"].rounding(part)) * math.sqrt(centres.shape[1])  # the length of a sum's
+        if not lengths.sum() <= self._longest * (1.0 + ROUNDING) + len(sums) * rounding:
+            raise FFGBError(f"its sums are longer than those of {rows * self.each} patches can be")
+        # every patch was added with the sign that makes its inner product with the centre positive
+        inner = np.einsum("ij,ij->i", sums, centres)
+        rounded = 2.0**-20 * self._longest + rounding * sizes
+        if (inner < -ROUNDING * lengths * sizes - rounded).any():
+            raise FFGBError("its sums point away from their centres, so they are not sums of the nearest patches")
+
+    def total(self, sums: Tensors) -> Array:
+        return sums["sums"]
 
 
 def learn(
@@ -265,8 +298,9 @@ def learn(
     grid = Grid(shape, size, CONTRAST * max(spread, 1e-6))
     each = min(max(1, round(PATCHES / points)), grid.rows * grid.columns)
     mean, covariance = ask(PatchMoments(grid, each, seed))
-    values, vectors = np.linalg.eigh(covariance)
-    whitening = (vectors / np.sqrt(np.maximum(values, 0.0) + WHITENING)) @ vectors.T
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(covariance)
+        whitening = (vectors / np.sqrt(np.maximum(values, 0.0) + WHITENING)) @ vectors.T
     centres = _unit(stream(seed, "patches").standard_normal((filters, grid.pixels)))
     for _ in range(iterations):
         sums = ask(NearestSums(grid, mean, whitening.astype(np.float32), centres.astype(np.float32), each, seed))

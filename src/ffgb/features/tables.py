@@ -7,18 +7,21 @@ narrowed where the values are.  Only totals over clients are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.aggregates import Ask, Moments, Statistic, Tensors, plain_sum
+from ffgb.core.maps import FeatureMap
+from ffgb.core.questions import Ask, Here, Question, Sum
+from ffgb.core.seeds import stream
+from ffgb.core.statistics import Moments
+from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap, Points, cosines
-from ffgb.functions import Array
-from ffgb.seeds import stream
+from ffgb.features.basic import cosines
 
 EDGES = 128
 """Where values are counted, in each column."""
@@ -33,7 +36,7 @@ else all quantiles would fall on it."""
 
 @final
 @dataclass(frozen=True, eq=False)
-class Histogram(Statistic):
+class Histogram(Question):
     """How many values of each column lie below the first edge, between any two, and above the last."""
 
     what: ClassVar[str] = "counts"
@@ -41,27 +44,29 @@ class Histogram(Statistic):
     """(columns, edges), ascending."""
 
     @property
-    def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    def sums(self) -> Mapping[str, Sum]:
         columns, edges = self.edges.shape
-        return {"counts": ((columns, edges + 1), "float32")}
+        return {"counts": Sum((columns, edges + 1), 2.0**31 - 1, 32, "count")}
 
-    def of(self, points: Points) -> Tensors:
-        x = np.asarray(points.x, np.float32).reshape(len(points), -1)
+    def part(self, here: Here) -> Tensors:
+        x = np.asarray(here.points.x, np.float32).reshape(len(here.points), -1)
         counts = [
             np.bincount(np.searchsorted(edges, column), minlength=len(edges) + 1)
             for column, edges in zip(x.T, self.edges, strict=True)
         ]
-        return {"counts": np.array(counts, np.float32)}
+        return {"counts": np.array(counts, np.float64)}
 
-    def total(self, parts: Iterable[tuple[float, Tensors]]) -> Array:
-        return plain_sum(_counted(parts))["counts"]
-
-
-def _counted(parts: Iterable[tuple[float, Tensors]]) -> Iterable[tuple[float, Tensors]]:
-    for weight, part in parts:
-        if (part["counts"] < 0).any():
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        counts = own["counts"]
+        if (counts < 0).any():
             raise FFGBError("its counts are negative")
-        yield weight, part
+        # a missing value is counted, too: after the last edge
+        found = counts.sum(axis=1)
+        if (wrong := found != rows).any():
+            raise FFGBError(f"its column {np.argmax(wrong)} has {found[wrong][0]:g} values, and the client {rows} rows")
+
+    def total(self, sums: Tensors) -> Array:
+        return sums["counts"]
 
 
 @final
@@ -184,11 +189,19 @@ class Steps(FeatureMap):
     def dimension(self) -> int:
         return len(self._tests[0])
 
+    @property
+    def bounds(self) -> Array:
+        return np.full(self.dimension, self._height)
+
+    @property
+    def _height(self) -> float:
+        """Of a step, so that all together have about the variance of one column."""
+        return 2.0 / math.sqrt(max(self.dimension, 1))
+
     def __call__(self, x: Array) -> Array:
         column, threshold = self._tests
         flat = np.ascontiguousarray(x, np.float32).reshape(len(x), -1)
-        # scaled so that all together have about the variance of one column
-        return (flat[:, column] > threshold) * np.float32(2.0 / np.sqrt(max(len(column), 1)))
+        return (flat[:, column] > threshold) * np.float32(self._height)
 
 
 @final
@@ -207,6 +220,10 @@ class ObliviousTrees(FeatureMap):
     @property
     def dimension(self) -> int:
         return self.trees << self.depth
+
+    @property
+    def bounds(self) -> Array:
+        return np.full(self.dimension, 1.0 / math.sqrt(self.trees))
 
     @cached_property
     def _tests(self) -> list[tuple[Array, float]]:
@@ -253,6 +270,10 @@ class RankWaves(FeatureMap):
     @property
     def dimension(self) -> int:
         return self.count
+
+    @property
+    def bounds(self) -> Array:
+        return np.full(self.count, math.sqrt(2.0 / self.count))
 
     @cached_property
     def _draw(self) -> tuple[Array, Array]:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ffgb.core.capabilities import Fit
+from ffgb.core.functions import Family, Function, OpenFamily
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap
-from ffgb.functions import Array, Family, Fit, Function, Parameters
 
 INSTEAD = "choose the learner 'tree', 'mlp', 'features' or 'linear' instead"
 
@@ -54,13 +56,12 @@ class Store:
 
 @final
 @dataclass(frozen=True)
-class Adapter(Family):
+class Adapter(OpenFamily):
     """Copies of a scikit-learn regressor, fitted by its own `fit`.  They see the inputs as float64.
 
     All its random states are set from the seed of the run, as scikit-learn's ensembles do with theirs.
     """
 
-    closed: ClassVar[bool] = False
     features: FeatureMap
     outputs: int
     store: int

@@ -6,16 +6,21 @@ one (D+1) × c array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Literal, final
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
-from ffgb.extensions import Pairs
-from ffgb.features import FeatureMap
-from ffgb.functions import Array, Chance, Family, Fit, JetFit, Parameters, Slope, Walk
+from ffgb.core.capabilities import Chance, Fit, JetFit, Slope, Walk
+from ffgb.core.functions import ClosedFamily
+from ffgb.core.lipschitz import Pairs
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
+from ffgb.errors import FFGBError
+from ffgb.learners.linear_minimax import sup_solutions
+from ffgb.settings import LEARNER, Setting
 
 INTERCEPT = 0.1
 """Small against the ridge.  A client that holds mostly one class explains
@@ -38,18 +43,24 @@ RIDGES = tuple(10.0**-j for j in range(1, 7))
 
 @final
 @dataclass(frozen=True)
-class Linear(Family):
+class Linear(ClosedFamily):
     """x ↦ Φ(x) W + β, in one array: W in its first D rows, β in its last.
 
     Its own oracle is ridge regression at the client's points, ridge relative to the mean size of the features.
     """
 
-    closed: ClassVar[bool] = True
     features: FeatureMap
     outputs: int
     ridge: float = 1e-3
     intercept: float = INTERCEPT
     """The constant feature of a client's own fit, 0 for none."""
+    sobolev_norm: Literal["l2", "sup"] = "l2"
+    """Of the values' errors a Lipschitz fit makes small: "l2" their mean square, "sup" the largest, as the paper
+    prints."""
+
+    def __post_init__(self) -> None:
+        if self.sobolev_norm not in ("l2", "sup"):
+            raise FFGBError(f"the norm of a Lipschitz fit is l2 or sup, not {self.sobolev_norm!r}")
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
@@ -62,6 +73,10 @@ class Linear(Family):
         wide = weight[:, :-1].transpose(1, 0, 2).reshape(d - 1, m * c)
         values: Array = (z @ wide).reshape(len(z), m, c).transpose(1, 0, 2)
         return values + weight[:, -1:]
+
+    def initial(self, rng: np.random.Generator) -> Parameters:
+        """At 0."""
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.spec.items()}
 
     def walk(self, z: Array, batch: int) -> Walk:
         return _Walk(self, z)
@@ -154,29 +169,30 @@ class Linear(Family):
         return self.features.metric
 
     def sobolev(self, points: Array, samples: Array) -> JetFit:
-        """Least squares of values and derivatives: h and ∇h are both linear in W, so the minimum has a closed form.
+        """The fit of values and derivatives, both of which are linear in W, in the norm `sobolev_norm`.
 
-        min_W mean ‖h(s_j) − φ(s_j)‖² + ρ · mean ‖∇h − ∇φ‖² + λ‖W‖².  One eigendecomposition a client serves every λ;
-        of some, that one is taken whose h has the least sup error, among those that contract slopes if there are
-        any.  An h that is steeper than allowed is flattened, and lifted to the mean of φ again.
+        "l2": min_W mean ‖h(s_j) − φ(s_j)‖² + ρ · mean ‖∇h − ∇φ‖² + λ‖W‖²; "sup": the same with the largest ‖h − φ‖² in
+        place of the mean (linear_minimax.py).  Of some λ, that one is taken whose h has the least sup error, among
+        those that contract slopes if there are any.  An h that is steeper than allowed is flattened, and its constant
+        chosen anew.
         """
         design = self._design(points, samples).astype(np.float64)
-        n, m = len(points), len(samples)
-        weights = np.concatenate([np.full(n, 1.0 / n), np.full(len(design) - n, SOBOLEV / max(m, 1))])
-        values, vectors = eigh(design.T @ (weights[:, None] * design), overwrite_a=True, check_finite=False)
+        n, weight = len(points), SOBOLEV / max(len(samples), 1)
+        middle: Callable[[Array], Array]
+        if self.sobolev_norm == "sup":
+            solutions, middle = sup_solutions(design, n, weight, RIDGES), _midrange
+        else:
+            solutions, middle = _least_squares_solutions(design, n, weight), _mean
         pairs = Pairs(points, np.random.default_rng(0))
-        total = max(float(values.sum()), 1e-12)
 
         def fit(jet: Array, bound: float, rng: np.random.Generator) -> Parameters:
-            moment = vectors.T @ (design.T @ (weights[:, None] * jet))
             phi, best, least = jet[:n], np.zeros((design.shape[1], jet.shape[1])), (True, np.inf)
             slope = pairs.slope(phi)
-            for ridge in RIDGES:
-                w = vectors @ (moment / (np.maximum(values, 0.0) + ridge * total)[:, None])
+            for w in solutions(jet):
                 steepness = self.features.lipschitz(w[:-1])
                 if steepness > bound:
                     w[:-1] *= bound / steepness
-                    w[-1] += (phi - design[:n] @ w).mean(axis=0)
+                    w[-1] += middle(phi - design[:n] @ w)
                 error = design[:n] @ w - phi
                 left = pairs.slope(error) >= slope, float(np.abs(error).max())
                 if left < least:
@@ -200,6 +216,34 @@ class Linear(Family):
         return np.concatenate([z, np.full((len(z), 1), self.intercept, np.float32)], axis=1)
 
 
+def _mean(values: Array) -> Array:
+    mean: Array = values.mean(axis=0)
+    return mean
+
+
+def _midrange(values: Array) -> Array:
+    middle: Array = 0.5 * (values.min(axis=0) + values.max(axis=0))
+    return middle
+
+
+def _least_squares_solutions(design: Array, n: int, weight: float) -> Callable[[Array], Iterator[Array]]:
+    """From a jet, n rows of it values, to the W of each λ that solves least squares of values and derivatives.
+
+    One eigendecomposition serves every λ.
+    """
+    weights = np.concatenate([np.full(n, 1.0 / n), np.full(len(design) - n, weight)])[:, None]
+    eigenvalues, vectors = eigh(design.T @ (weights * design), overwrite_a=True, check_finite=False)
+    total = max(float(eigenvalues.sum()), 1e-12)
+
+    def solutions(jet: Array) -> Iterator[Array]:
+        moment = vectors.T @ (design.T @ (weights * jet))
+        for ridge in RIDGES:
+            w: Array = vectors @ (moment / (np.maximum(eigenvalues, 0.0) + ridge * total)[:, None])
+            yield w
+
+    return solutions
+
+
 @final
 class _Walk(Walk):
     """Φ W + β to be moved; the vector is the array itself."""
@@ -221,3 +265,25 @@ class _Walk(Walk):
 
     def unpack(self, vector: Array) -> dict[str, Array]:
         return {"weight": vector.reshape(self._weight.shape).copy()}
+
+
+SETTINGS = (
+    Setting(
+        "ridge",
+        "number",
+        "Ridge of the oracle, relative (features, linear).",
+        LEARNER,
+        unset="1e-3, or by the points",
+        least=0.0,
+        users=("ffgb", "ffgb-c"),
+    ),
+    Setting(
+        "sobolev_norm",
+        "text",
+        "Of a Lipschitz fit (ffgb-l): l2, least squares; sup, the largest error, as the paper prints it.",
+        LEARNER,
+        "l2",
+        choices=("l2", "sup"),
+        users=("ffgb-l",),
+    ),
+)

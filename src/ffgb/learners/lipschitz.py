@@ -13,14 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 
+from ffgb.core.capabilities import Fit, JetFit
+from ffgb.core.functions import LARGEST_IN_A_NET, Family, OpenFamily
+from ffgb.core.lipschitz import Pairs
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.extensions import Pairs
-from ffgb.features import FeatureMap
-from ffgb.functions import LARGEST_IN_A_NET, Array, Family, Fit, JetFit, Parameters
 from ffgb.learners.mlp import (
     CARE,
     Adam,
@@ -31,9 +33,11 @@ from ffgb.learners.mlp import (
     dense_spec,
     drawn,
     emphasise,
+    fitted_by,
     interval,
     layers,
 )
+from ffgb.settings import Values
 
 PAIR_CARE = 4.0
 """Pairs are drawn in proportion to this power of the error's slope: there are many more of them than of points."""
@@ -45,13 +49,14 @@ UNIT = 4.0
 
 @final
 @dataclass(frozen=True)
-class LipschitzMLP(Family):
+class LipschitzMLP(OpenFamily):
     """A fully connected net on features of the points: after every layer but the last, units are sorted in pairs.
 
     Unit i of a layer is paired with unit i + half.  Layer l has "l.weight" (units, inputs) and "l.bias" (units).
     """
 
-    closed: ClassVar[bool] = False
+    name: ClassVar[str] = "mlp"
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     features: FeatureMap
     outputs: int
@@ -103,6 +108,15 @@ class LipschitzMLP(Family):
         _, slopes = net.slopes(net.run(samples.astype(np.float32)))
         values = self.members({name: p[None] for name, p in parameters.items()}, points.astype(np.float32))[0]
         return np.concatenate([values, slopes.transpose(1, 0, 2).reshape(-1, self.outputs)]).astype(np.float64)
+
+    @classmethod
+    def configured(cls, config: Values, inputs: Any) -> Family:
+        """With the settings of a run."""
+        return cls(inputs.scaled(), inputs.outputs, config.hidden or (), **fitted_by(config))
+
+    @property
+    def metric(self) -> FeatureMap:
+        return self.features
 
     def lipschitz(self, parameters: Parameters) -> float:
         """The product of the matrices' lengths; sorting has length 1."""

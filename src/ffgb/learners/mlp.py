@@ -13,13 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
+from ffgb.core.capabilities import Chance, Fit, Slope, Walk
+from ffgb.core.functions import LARGEST_IN_A_NET, Family, OpenFamily
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap
-from ffgb.functions import LARGEST_IN_A_NET, Array, Chance, Family, Fit, Parameters, Slope, Walk
+from ffgb.settings import LEARNER, Setting, Values
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 """Adam's constants: Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015, and torch's defaults."""
@@ -41,7 +44,7 @@ TINY = float(np.finfo(np.float32).tiny)
 
 @final
 @dataclass(frozen=True)
-class MLP(Family):
+class MLP(OpenFamily):
     """A fully connected net on features of the points: leaky ReLU after every layer but the last.
 
     (The authors' code applies it to the output too; the paper does not say so, and nor do we: outputs are to fit
@@ -51,7 +54,12 @@ class MLP(Family):
     "l.bias" (units), uniform in ±1/√inputs.
     """
 
-    closed: ClassVar[bool] = False
+    name: ClassVar[str] = "mlp"
+    # the paper's steps on MNIST
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden": (32, 32), "oracle_steps": 200, "learning_rate": 0.005, "batch": 128,
+        "rounds": 8, "local_steps": 2, "schedule": "power", "step_size": 20.0, "parametric_step": 0.3,
+    }  # fmt: skip
 
     features: FeatureMap
     outputs: int
@@ -66,6 +74,11 @@ class MLP(Family):
             raise FFGBError(f"the slope of a leaky ReLU lies in [0, 1], not {self.slope}")
         if min(self.outputs, self.batch, *self.hidden) < 1 or self.steps < 0:
             raise FFGBError("an MLP needs at least one output, one unit in each layer and one point in a batch")
+
+    @classmethod
+    def configured(cls, config: Values, inputs: Any) -> Family:
+        """With the settings of a run."""
+        return cls(inputs.scaled(), inputs.outputs, config.hidden or (), **fitted_by(config))
 
     @property
     def _layers(self) -> tuple[tuple[int, int], ...]:
@@ -525,3 +538,36 @@ class Adam:
         np.divide(first, g, out=g)
         np.multiply(g, np.float32(rate), out=g)
         np.subtract(self.parameters, g, out=self.parameters)
+
+
+def fitted_by(config: Values) -> dict[str, Any]:
+    """How a net is fitted, by the settings of a run."""
+    return {
+        "steps": config.oracle_steps,
+        "learning_rate": config.learning_rate,
+        "batch": max(1, int(config.batch or 1)),
+    }
+
+
+SETTINGS = (
+    Setting("hidden", "sizes", "Hidden sizes (mlp, cnn).", LEARNER, unset="32,32; ffgb-l: 64,64"),
+    Setting(
+        "oracle_steps",
+        "whole",
+        "Adam steps of an oracle call (mlp, cnn); the paper: 1000.",
+        LEARNER,
+        unset="200; ffgb-l: 400",
+        least=1,
+    ),
+    Setting(
+        "learning_rate", "number", "Adam's step size (mlp, cnn).", LEARNER, unset="0.005; ffgb-l: 0.015", above=0.0
+    ),
+    Setting(
+        "batch",
+        "share",
+        "Minibatch: points such as 128, or, for fedavg and the like, a share such as 0.2.",
+        LEARNER,
+        unset="128; 0.2",
+        above=0.0,
+    ),
+)

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from ffgb.core.capabilities import Chance, Fit, Slope, Walk
+from ffgb.core.functions import LARGEST_IN_A_NET, Family, OpenFamily
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError, missing_extra
-from ffgb.features import FeatureMap, Flatten
-from ffgb.functions import LARGEST_IN_A_NET, Array, Chance, Family, Fit, Parameters, Slope, Walk
-from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, interval, layers
-from ffgb.trust import named
+from ffgb.features.basic import Flatten
+from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, fitted_by, interval, layers
+from ffgb.settings import LEARNER, Setting, Values
+from ffgb.user_code import named
 
 if TYPE_CHECKING:
     import torch
@@ -34,18 +38,23 @@ POINTS_IN_A_PASS = 128
 
 @final
 @dataclass(frozen=True)
-class Net(Family):
+class Net(OpenFamily):
     """A torch module on points of one shape, fitted by Adam.
 
     "cnn" is the net of the PyTorch tutorial on CIFAR-10, with hidden sizes 32, 32 as in the paper's appendix B; it
-    takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known (trust.py).
+    takes images (channels, height, width) of 16 × 16 pixels or more.  Other modules must be made known (user_code.py).
     Their parameters travel by the names torch gives them, as float32.  Modules with buffers (the running means of a
     BatchNorm) are refused: buffers are no parameters, and what should a sum of functions do with them.
 
     A module may have a method `arrange` of NumPy arrays; then it is fed arrange(x), computed once, in place of x.
     """
 
-    closed: ClassVar[bool] = False
+    name: ClassVar[str] = "cnn"
+    # the paper's steps on CIFAR-10
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "hidden": (32, 32), "oracle_steps": 200, "learning_rate": 0.005, "batch": 128,
+        "rounds": 8, "local_steps": 4, "schedule": "power", "step_size": 10.0, "parametric_step": 0.05,
+    }  # fmt: skip
 
     shape: tuple[int, ...]
     outputs: int
@@ -59,6 +68,29 @@ class Net(Family):
     """Images are shifted by up to SHIFT pixels and mirrored at random, anew whenever a gradient method sees them."""
     hidden: tuple[int, ...] = (32, 32)
     """Sizes of the layers between the convolutions and the outputs (cnn); other modules have their own."""
+
+    @classmethod
+    def configured(cls, config: Values, inputs: Any) -> Family:
+        """With the settings of a run; a module of the user's own is named by the setting itself."""
+        if config.learner != cls.name:
+            return cls(
+                inputs.shape,
+                inputs.outputs,
+                config.learner,
+                scaled=inputs.scaled(),
+                augment=config.augment,
+                **fitted_by(config),
+            )
+        if not inputs.image:
+            raise FFGBError("the learner cnn needs images, and these are tables; choose features, linear, mlp or tree")
+        return cls(
+            inputs.shape,
+            inputs.outputs,
+            cls.name,
+            hidden=config.hidden or (),
+            augment=config.augment,
+            **fitted_by(config),
+        )
 
     @property
     def features(self) -> FeatureMap:  # type: ignore[override]
@@ -377,3 +409,15 @@ def _cnn(hidden: tuple[int, ...]) -> Factory:
             return y
 
     return CNN
+
+
+SETTINGS = (
+    Setting(
+        "augment",
+        "switch",
+        "Shift images by up to 4 pixels and mirror them at random in every step (cnn by fedavg and the like).",
+        LEARNER,
+        False,
+        users=("fedavg", "fedprox", "scaffold", "mime"),
+    ),
+)

@@ -10,23 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
+from ffgb.core.capabilities import Fit
+from ffgb.core.functions import LARGEST, Family, OpenFamily
+from ffgb.core.maps import FeatureMap
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
-from ffgb.features import FeatureMap
-from ffgb.functions import LARGEST, Array, Family, Fit, JetFit, Parameters
+from ffgb.features.basic import Flatten
+from ffgb.settings import LEARNER, Setting, Values
 
 MAX_DEPTH = 12
 
 
 @final
 @dataclass(frozen=True)
-class Tree(Family):
+class Tree(OpenFamily):
     """Multi-output regression trees of a fixed depth."""
 
-    closed: ClassVar[bool] = False
+    name: ClassVar[str] = "tree"
+    # trees overfit unless their step is shrunk, as everywhere
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30, "local_steps": 2, "schedule": "constant", "shrinkage": 0.3,
+    }  # fmt: skip
+
     features: FeatureMap
     outputs: int
     depth: int = 4
@@ -35,6 +44,11 @@ class Tree(Family):
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= MAX_DEPTH:
             raise FFGBError(f"a weak learner's tree has depth 1 … {MAX_DEPTH}, not {self.depth}")
+
+    @classmethod
+    def configured(cls, config: Values, inputs: Any) -> Family:
+        """With the settings of a run."""
+        return cls(Flatten(math.prod(inputs.shape)), inputs.outputs, config.depth)
 
     @property
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
@@ -92,9 +106,6 @@ class Tree(Family):
 
         return fit
 
-    def sobolev(self, points: Array, samples: Array) -> JetFit:
-        raise FFGBError("a tree jumps, so it has no Lipschitz constant for FFGB.L; choose --learner features or mlp")
-
     def _leaves(self, feature: Array, threshold: Array, z: Array) -> Array:
         """The leaf of a perfect tree that each point falls into."""
         rows, node = np.arange(len(z)), np.zeros(len(z), np.intp)
@@ -118,3 +129,6 @@ class Tree(Family):
             at = np.stack([np.where(split, left[at], at), np.where(split, right[at], at)], axis=1).ravel()
         value = tree.value[at, :, 0]  # type: ignore[attr-defined]
         return {"feature": feature, "threshold": threshold, "value": value}
+
+
+SETTINGS = (Setting("depth", "whole", "Depth of trees (tree).", LEARNER, 4, least=1),)

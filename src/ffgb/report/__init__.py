@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ffgb.errors import FFGBError
+from ffgb.files import atomic_write
 from ffgb.report.one import one_run
 from ffgb.report.past import POINTS, POINTS_OF_ALL, read, run_names
 from ffgb.report.several import several_runs
@@ -24,12 +25,9 @@ __all__ = ["page", "write"]
 def write(runs: Sequence[Path], out: Path) -> None:
     """The page of a run, or of several side by side, in a file."""
     content = page(runs).encode()
-    temporary = out.with_name(out.name + ".tmp")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(out)
+        atomic_write(out, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FFGBError(f"{out} cannot be written ({error.strerror}); name a file in a folder that is there") from error
 
 

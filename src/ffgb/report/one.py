@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ffgb.config import Config
 from ffgb.report.axes import axis_for
 from ffgb.report.clients import who
 from ffgb.report.costs import costs
@@ -139,19 +137,14 @@ def _curves(past: Past) -> str:
 
 
 def _configuration(past: Past) -> str:
-    """All settings, those first that are not as by default, and the versions."""
-    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-    groups: dict[str, list[str]] = {
-        "not as by default": [], "given, or chosen to suit the data and the learner": [], "as by default": [],
-    }  # fmt: skip
-    (changed, chosen, plain), names = groups.values(), list[str]()
+    """All settings, those first that were asked for, and the versions."""
+    asked = past.config.get("asked") or ()
+    groups: dict[str, list[str]] = {"asked for": [], "by default, or chosen to suit the data and the learner": []}
+    (changed, others), names = groups.values(), list[str]()
     for name, value in past.settings.items():
         if name == "sha256" and not value:
             continue
-        default = defaults.get(name)
-        same = (tuple(value) if isinstance(value, list) else value) == default
-        # What is None or auto by default has been filled in by now, and nobody can tell by whom.
-        group = plain if same else chosen if default in (None, "auto") else changed
+        group = changed if name in asked else others
         said = past.data if name == "data" else setting_value(value)
         names += [f"{escaped(setting_name(name))} {escaped(said, 60)}"] if group is changed else []
         group.append(
@@ -163,7 +156,7 @@ def _configuration(past: Past) -> str:
         if rows
     )
     versions = ", ".join(f"{escaped(k, 40)} {escaped(v, 40)}" for k, v in past.versions.items()) or "unknown"
-    note = f"Not as by default: {', '.join(names[:12]) or 'nothing'}{', …' * (len(names) > 12)}. "
+    note = f"Asked for: {', '.join(names[:12]) or 'nothing'}{', …' * (len(names) > 12)}. "
     note += f"Versions: {versions}."
     content = folded("All settings", scrolling("Settings", f'<table class="settings">{table}</table>'), "print")
     return section("Configuration", content, note=note)

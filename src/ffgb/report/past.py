@@ -11,9 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from ffgb.config import Config
 from ffgb.errors import FFGBError
-from ffgb.runs import Run
 
 Values: TypeAlias = Sequence[float | None]
 
@@ -80,9 +78,9 @@ class Past:
     @property
     def planned(self) -> int | None:
         """Exchanges that were asked for."""
-        if not isinstance(rounds := self.config.get("rounds"), int):
-            return None
-        return Config(rounds=rounds, algorithm=self.algorithm, one_round=bool(self.config.get("one_round"))).exchanges
+        if isinstance(exchanges := self.config.get("exchanges"), int):
+            return exchanges
+        return rounds if isinstance(rounds := self.config.get("rounds"), int) else None
 
     @property
     def algorithm(self) -> str:
@@ -91,7 +89,7 @@ class Past:
     @property
     def settings(self) -> dict[str, Any]:
         """The configuration, without folders: they are this machine's, and the page may go elsewhere."""
-        found = {name: value for name, value in self.config.items() if name != "versions"}
+        found = {name: value for name, value in self.config.items() if name not in ("versions", "asked", "exchanges")}
         if isinstance(data := found.get("data"), list):
             found["data"] = [_file(name) for name in data]
         if isinstance(hashes := found.get("sha256"), dict):
@@ -155,8 +153,9 @@ class Past:
 
 
 def read(path: Path, name: str, most: int) -> Past:
-    run = Run.open(path)
-    config = run.config
+    config = _content(path / "config.json")
+    if config is None:
+        raise FFGBError(f"{path} holds no run; name a folder that ffgb train --out has written")
     lines = _lines(path)
     names = dict.fromkeys(key for line in lines for key in line)  # some notes are not made in every round
     columns: dict[str, Values] = {key: [finite(line.get(key)) for line in lines] for key in names}
@@ -170,10 +169,23 @@ def read(path: Path, name: str, most: int) -> Past:
         before += finite(line.get("seconds")) or 0.0
         seconds.append(before)
     columns["seconds"] = seconds
-    summary = run.summary if (path / "summary.json").exists() else None
+    summary = _content(path / "summary.json")
     if summary is not None and summary.get("rounds") != len(lines):
         summary = None  # more rounds were asked for since
     return Past(name, config, columns, _drawn(columns, most), summary, *_clients(path))
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What a file of the run says; None if there is none."""
+    try:
+        content = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise FFGBError(f"{file} cannot be read ({error}); was it written by ffgb?") from error
+    if not isinstance(content, dict):
+        raise FFGBError(f"{file} was not written by ffgb")
+    return content
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

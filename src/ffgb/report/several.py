@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ffgb.protocol.costs import UNITS
 from ffgb.report.axes import axis_for
 from ffgb.report.clients import client_scores
 from ffgb.report.costs import bars_of_costs
@@ -74,8 +75,6 @@ def _best(pasts: Sequence[Past]) -> int | None:
 
 def _unit(pasts: Sequence[Past]) -> tuple[float, str]:
     """Parameters that models are counted in, and whose they are: the runs' own learner's, if it is one and the same."""
-    from ffgb.compare import UNITS  # not above: it imports training, which may want to write reports
-
     sizes = {round(past.model) for past in pasts if past.model is not None}
     if len(sizes) == 1:
         return float(sizes.pop()), "one weak learner of these runs"

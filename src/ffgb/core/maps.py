@@ -1,0 +1,84 @@
+"""Feature maps: functions of a point that all clients share."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ffgb.core.types import Array
+
+
+class FeatureMap(ABC):
+    """x (n, ...) to features (n, D), float32."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """D."""
+
+    @abstractmethod
+    def __call__(self, x: Array) -> Array: ...
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of consecutive groups of features; a cheap geometry takes groups to be uncorrelated."""
+        return (self.dimension,)
+
+    @property
+    def bounds(self) -> Array:
+        """(D,): the size that each feature never exceeds, whatever the point; infinite if there is none."""
+        return np.full(self.dimension, np.inf)
+
+    @property
+    def metric(self) -> FeatureMap:
+        """The map to s in R^d where distances are taken and derivatives by; these features are smooth functions of
+        s."""
+        return self
+
+    def jacobian(self, s: Array) -> tuple[Array, Array]:
+        """Features (m, D) at places s (m, d) of the metric space, and their derivatives (m, d, D)."""
+        m, d = s.shape
+        return s.astype(np.float32), np.broadcast_to(np.eye(d, dtype=np.float32), (m, d, d))
+
+    def lipschitz(self, weight: Array) -> float:
+        """A bound on the Lipschitz constant of s ↦ Φ(s) W, for W (D, c), that holds everywhere."""
+        return spectral_norm(weight)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for two maps that are the same function."""
+        return hashlib.sha256(_content(self)).hexdigest()
+
+
+class After(FeatureMap):
+    """A map of another map's features."""
+
+    inner: FeatureMap
+
+    @abstractmethod
+    def after(self, z: Array) -> Array:
+        """The features, from those of the inner map."""
+
+    def __call__(self, x: Array) -> Array:
+        return self.after(self.inner(x))
+
+
+def spectral_norm(matrix: Array) -> float:
+    """The largest singular value."""
+    return float(np.linalg.norm(matrix.astype(np.float64), 2)) if matrix.size else 0.0
+
+
+def _content(value: Any) -> bytes:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_content(v) for v in value) + b")"
+    if dataclasses.is_dataclass(value):
+        fields = b",".join(_content(getattr(value, f.name)) for f in dataclasses.fields(value))
+        return type(value).__name__.encode() + b"(" + fields + b")"
+    return repr(value).encode()

@@ -1,0 +1,63 @@
+"""A client's points, and their features."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from ffgb.core.maps import After, FeatureMap
+from ffgb.core.types import Array
+
+
+@final
+class Points:
+    """A client's points (x, y), what each weighs, and the features of x under the map that was asked for last.
+
+    Maps are pure functions, so what is forgotten here costs time and changes nothing.
+    """
+
+    def __init__(self, i: int, x: Array, y: Array, weights: Array | None = None) -> None:
+        """Without weights every row weighs 1."""
+        self.i, self.x, self.y, self.weights = i, x, y, weights
+        self._key, self._z = "", np.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def weight(self) -> float:
+        """Of all rows together."""
+        return float(len(self.y)) if self.weights is None else float(self.weights.sum())
+
+    def sum(self, values: Array) -> Array:
+        """Σ_j v_j values_j over the rows, in float64."""
+        if self.weights is None:
+            total: Array = values.sum(axis=0, dtype=np.float64)
+            return total
+        return np.tensordot(self.weights, values.astype(np.float64, copy=False), axes=1)
+
+    def weighted(self, values: Array) -> Array:
+        """Rows times their weights: the same array if every row weighs 1."""
+        if self.weights is None:
+            return values
+        heavy: Array = values * self.weights.astype(values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
+        return heavy
+
+    def features(self, features: FeatureMap) -> Array:
+        """Φ(x), computed once: set-up and training ask for the same features again and again."""
+        key = features.fingerprint
+        if key != self._key:
+            # a map of another map's features starts from those, which may be at hand
+            z = features.after(self.features(features.inner)) if isinstance(features, After) else features(self.x)
+            self._key, self._z = key, z
+        return self._z
+
+    @property
+    def cached(self) -> int:
+        """Bytes of the features that are kept."""
+        return self._z.nbytes
+
+    def forget(self) -> None:
+        """Give back the memory of the features."""
+        self._key, self._z = "", np.empty(0)

@@ -1,0 +1,167 @@
+"""Sites that see only their own file: what one says about itself, what all agree on, and how one answers.
+
+A site is two clients: one with its training rows, and one with the rows it holds out, which only reports.  Everything
+here is the same for every network; `engines/flower.py` moves it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from ffgb.data import Dataset
+from ffgb.data.files import Columns, describe_site, label_counts, load_sites, settle
+from ffgb.data.preprocess import RARE, Said, Table
+from ffgb.errors import FFGBError
+from ffgb.federation.host import Holding, Resident
+from ffgb.protocol.codec import Expected, Message, decode, encode
+
+SITES_FILE = "sites.json"
+"""In the run directory: the sites that a run began with, what they agreed on, and the options that were given."""
+
+
+@final
+@dataclass(frozen=True)
+class Site:
+    """Where a site's rows are, and by what name others know it."""
+
+    name: str
+    path: Path
+    target: str | None = None
+    task: str | None = None
+    categories: tuple[str, ...] = ()
+    """Columns that are text, whatever they look like."""
+    rare: int = RARE
+    """Rows that it must have of a category before it names it."""
+
+    def describe(self) -> Columns:
+        """What it says about its file: how many rows, which classes, and of columns what preprocess.py says."""
+        return describe_site(self.path, self.target, self.task, categories=self.categories, rare=self.rare)
+
+    def labels(self) -> dict[str, int]:
+        """Rows of each class; none if the target is a number to predict."""
+        return label_counts(self.path, self.target, self.task)
+
+    def load(self, schema: Schema, seed: int) -> Dataset:
+        """Its rows, as all have agreed to see them."""
+        return load_sites(
+            [self.path],
+            self.target,
+            seed=seed,
+            task=schema.task,
+            classes=schema.classes or None,
+            table=schema.table,
+            rare=self.rare,
+        )
+
+    def move_in(self, schema: Schema, seed: int) -> Resident:
+        """Its clients: one that trains and, if rows are held out, one that only reports."""
+        i, dataset = schema.names.index(self.name), self.load(schema, seed)
+        if len(dataset.x) != schema.rows[i]:
+            raise FFGBError(
+                f"{self.path.name} has {len(dataset.x)} training rows now and had {schema.rows[i]} when training began"
+            )
+        clients = {i: Holding(dataset.x, dataset.y)}
+        if len(dataset.x_test):
+            # those that only report come after all that train, for sites that have one
+            before = sum(1 for rows in schema.test_rows[:i] if rows)
+            clients[len(schema.names) + before] = Holding(dataset.x_test, dataset.y_test)
+        return Resident(clients)
+
+
+@final
+@dataclass(frozen=True)
+class Schema:
+    """What all sites agree on."""
+
+    names: tuple[str, ...]
+    """Of the sites, in the order of the clients."""
+    table: Table | None
+    """How points come from raw columns; None if they are images."""
+    classes: tuple[str, ...]
+    task: str
+    shape: tuple[int, ...]
+    """Of a point."""
+    rows: tuple[int, ...]
+    """Training rows of each site."""
+    test_rows: tuple[int, ...]
+    outputs: int
+    told: tuple[str, ...] = ()
+    """What is to be told of columns that differ."""
+
+    @staticmethod
+    def of(
+        described: Mapping[str, Columns], target: str | None = None, task: str | None = None, rare: int = RARE
+    ) -> Schema:
+        """From what sites say about themselves, by name: an FFGBError that names the site where it does not fit."""
+        names = tuple(sorted(described))
+        some = [described[name] for name in names]
+        table, classes, task, told = settle(names, some, target, task, rare)
+        shape = some[0].shape if table is None else (len(table.names),)
+        rows, test_rows = (tuple(getattr(d, part) for d in some) for part in ("rows", "test_rows"))
+        return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs, told)
+
+    def dataset(self) -> Dataset:
+        """A set of this form without values, for whoever has none of the rows: of a row it says whose it is."""
+        n, m = sum(self.rows), sum(self.test_rows)
+        x = np.broadcast_to(np.float32(0.0), (n + m, *self.shape))
+        kind = np.int64(0) if self.classes else np.float64(0.0)
+        y = np.broadcast_to(kind, (n + m,) if self.outputs == 1 or self.classes else (n + m, self.outputs))
+        who = np.arange(len(self.names), dtype=np.uint16 if len(self.names) < 2**16 else np.int64)
+        return Dataset(
+            *("sites", self.task, x[:n], y[:n], x[n:], y[n:], self.classes),
+            columns=() if self.table is None else self.table.names,
+            image=self.table is None,
+            table=self.table,
+            sites=self.names,
+            site=np.repeat(who, self.rows),
+            site_test=np.repeat(who, self.test_rows),
+            told=self.told,
+        )
+
+    def to_json(self) -> str:
+        table = None if self.table is None else self.table.to_json()
+        return json.dumps({**asdict(self), "table": table}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        try:
+            values = json.loads(text)
+            table = None if values["table"] is None else Table.from_json(values["table"])
+            made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            return Schema(**{**made, "table": table})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FFGBError(f"what the sites agreed on cannot be read ({error}); upgrade all sites") from error
+
+
+def tests_of(schema: Schema) -> int:
+    """How many clients only report."""
+    return sum(1 for rows in schema.test_rows if rows)
+
+
+def hello(site: Site, said: Columns | None = None) -> bytes:
+    """What a site says when it is asked who it is."""
+    described = asdict(said or site.describe())
+    described["columns"] = list(described["columns"].items())  # in their order, which names in a header lose
+    return encode(Message("hello", values={"name": site.name, "columns": described}))
+
+
+def met(data: bytes) -> tuple[str, Columns]:
+    """Who says hello, checked."""
+    message = decode(data, Expected(("hello",), forms=None))
+    said = message.values
+    try:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said["columns"].items()}
+        fields["columns"] = {str(k): Said(**v) for k, v in fields["columns"]}
+        name, columns = said["name"], Columns(**fields)
+        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
+            raise FFGBError("its name is none")
+        columns.check()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FFGBError(f"a site described itself in a way that is not understood ({error})") from error
+    return name, columns

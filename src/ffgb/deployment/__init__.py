@@ -1,0 +1,1 @@
+"""Training between sites: the programs that a server and its sites run."""

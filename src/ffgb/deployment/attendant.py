@@ -1,0 +1,419 @@
+"""A site that answers a server: its clients, what its owner agreed to, its log.  The site decides, not the server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ffgb.data.dataset import REGRESSION
+from ffgb.data.files import Columns
+from ffgb.data.sites import Schema, Site, hello
+from ffgb.deployment.agreement import (
+    HELD_OUT,
+    REPEATS,
+    SILENT,
+    SLACK,
+    Agreement,
+    Ledger,
+    check_schema,
+    digest_of,
+    form,
+    merged,
+    withheld,
+)
+from ffgb.deployment.board import SiteBoard
+from ffgb.errors import FFGBError
+from ffgb.federation.host import Holding, Resident
+from ffgb.protocol.codec import Message, Sent, decode, encode, shown
+from ffgb.protocol.engine import Engine
+from ffgb.protocol.messages import QUESTIONS, what_leaves
+from ffgb.runs.config import Config
+from ffgb.runs.training import Elsewhere, train
+
+DEFECT = "an error at the site; its owner sees more"
+MANY = 1000
+"""Rows that a rehearsal has at least: with few, columns have fewer different values than all sites' together."""
+SCHEMA = "what all sites agreed on"
+"""In the ledger: a training has one."""
+TRAININGS = 3
+"""That an owner agrees to, unless told otherwise: one, and another if it must be done again."""
+
+
+@final
+@dataclass(frozen=True)
+class Least:
+    """Fewest rows that a site answers for."""
+
+    rows: int = 10
+    """To train with: a site with fewer does not take part."""
+    label: int = 1
+    """Of each class."""
+    cell: int = 1
+    """In a cell of a histogram: cells with fewer join the next one."""
+
+    def check(self, said: Columns, labels: Mapping[str, int]) -> None:
+        """Raise an FFGBError that names what falls short."""
+        if said.rows < self.rows:
+            raise FFGBError(
+                f"the file has {said.rows} rows to train with, and sums over so few say too much about each; "
+                f"a site needs {self.rows} (--least-rows)"
+            )
+        few = sorted(name for name, rows in labels.items() if rows < self.label)
+        if few:
+            raise FFGBError(
+                f"the class {shown(few[0])} has {labels[few[0]]} rows here, fewer than {self.label} (--least-class); "
+                "leave its rows out, or join it with another class"
+            )
+
+
+# Before anything is sent
+
+
+@final
+class Rehearsal(Engine):
+    """A site alone with itself: it answers its own questions, and writes down what would have left it."""
+
+    def __init__(self, resident: Resident) -> None:
+        self.resident = resident
+        self.once: list[Sent] = []
+        self.each: list[Sent] = []
+        self.asked: list[tuple[str, Any]] = []
+
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        question = decode(data)
+        if question.kind in ("question", "setup"):
+            name = what_leaves(question) if question.kind == "question" else "setup"
+            self.asked.append((name, form(question.values["recipe"], question.tensors)))
+        with threadpool_limits(limits=1):
+            answers = self.resident.answer(data, clients)
+        for i, answer in answers.items():
+            once = question.kind in ("setup", "turn", "memory") or question.round < 0
+            sent = Sent.of(what_leaves(question), decode(answer), once=once, held_out=i > 0)
+            (self.once if sent.once else self.each).append(sent)
+        return answers
+
+    def close(self, *, at_once: bool = False) -> None:
+        pass
+
+    def agreement(self, config: Config, trainings: int, schema: Schema) -> Agreement:
+        """To answer this, and no more, in a training of as many rounds as the configuration says."""
+        distills = config.distill == "rounds"
+        exchanges = max(config.exchanges, config.distill_rounds if distills else 0)
+        size = sum(s.bytes for s in self.once) + exchanges * sum(s.bytes for s in self.each)
+        return Agreement(
+            tuple(self.asked),
+            exchanges,
+            size,
+            config.seed,
+            trainings,
+            lessons=config.exchanges if distills else 1,
+            columns=() if schema.table is None else schema.table.names,
+            classes=len(schema.classes),
+        )
+
+
+def rehearse(
+    site: Site, settings: Mapping[str, Any], schema: Schema | None = None, *, trainings: int = TRAININGS
+) -> tuple[Rehearsal, Agreement]:
+    """What would leave a site in a training with these settings: it plays one round of it with itself.
+
+    Before the sites have agreed on anything, the schema is that of a training with this site alone.
+    """
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    if schema is None:
+        said = site.describe()
+        if len(said.classes) == 1 and site.task != REGRESSION:  # others have others, or there is nothing to learn
+            (only,) = said.classes
+            said = replace(said, classes=(only, f"not {only}") if isinstance(only, str) else (only, only + 1))
+        schema = Schema.of({site.name: said}, site.target, site.task, site.rare)
+    whole = replace(Config(**values), participation=None)
+    dataset = site.load(schema, whole.seed)
+    x, y = _spread(dataset.x, dataset.y) if schema.table is not None else (dataset.x, dataset.y)
+    clients = {0: Holding(x, y)}
+    if len(dataset.x_test):
+        clients[1] = Holding(dataset.x_test, dataset.y_test)
+    own = replace(schema, names=(site.name,), rows=(len(x),), test_rows=(len(dataset.x_test),), told=())
+    resolved = whole.resolved(own.dataset())
+    # the second round of distillation starts from what the first has left; one exchange may hold all rounds
+    rounds = resolved.rounds if resolved.one_round else 2 if whole.distill == "rounds" else 1
+    rehearsal = Rehearsal(Resident(clients))
+    with threadpool_limits(limits=1):  # several sites may rehearse on one machine
+        train(replace(whole, rounds=rounds), elsewhere=Elsewhere(rehearsal, own, 1))
+    return rehearsal, rehearsal.agreement(resolved, trainings, own)
+
+
+def _spread(x: Any, y: Any) -> tuple[Any, Any]:
+    """A few rows as if they were many: again and again, with values of columns of numbers moved a little."""
+    times = -(-MANY // len(x))
+    if times == 1:
+        return x, y
+    rng = np.random.default_rng(0)
+    many, labels = np.tile(x, (times, 1)), np.concatenate([y] * times)
+    numbers = np.array([len(np.unique(column[:200])) > 2 for column in x.T])
+    many[len(x) :, numbers] += (
+        rng.standard_normal((len(many) - len(x), int(numbers.sum()))) * (0.1 * x[:, numbers].std(axis=0) + 1e-6)
+    ).astype(x.dtype)
+    return many, labels
+
+
+# While a server asks
+
+
+@final
+class Attendant:
+    """Answers the messages of a server, as far as its owner agreed to them.
+
+    Clients live as long as a training: what they know of another would be wrong in this one.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        settings: Mapping[str, Any] | None = None,
+        agreement: Agreement | None = None,
+        ledger: Ledger | None = None,
+        *,
+        refused: frozenset[str] = frozenset(),
+        least: Least | None = None,
+        log: Path | None = None,
+        board: SiteBoard | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
+        `say` is told of every message."""
+        self.site, self.settings, self.agreement, self.ledger = site, settings, agreement, ledger or Ledger()
+        self.refused, self.least, self.log, self.say = refused, least or Least(rows=1), log, say
+        self.board = board or SiteBoard(site.name, "")
+        self.training: str | None = None
+        self.schema: Schema | None = None
+        self.schema_hash = ""
+        self.terms = agreement
+        """What was agreed to, as it is with the columns and classes of all sites."""
+        self.resident: Resident | None = None
+        self._hello: tuple[bytes, Columns] | None = None
+        self._last: tuple[Any, dict[int, bytes]] | None = None
+
+    def answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """What to say to a message of a server's: who this is, what it lacks to answer, or its clients' answers."""
+        try:
+            return self._answer(data, said)
+        except FFGBError as error:
+            why = str(error)
+            self.say(f"refused: {why}")
+        except Exception:  # a defect: the owner sees where, the server that there was one
+            self.say(traceback.format_exc())
+            why = DEFECT
+        self.board.refused("a message", why)
+        self._log([_line("out", "failed", text=why)])
+        return {}, {"failed": why}
+
+    def kept(self) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """What another process needs to go on as this site: for apps that Flower starts anew for every message."""
+        snapshot = {} if self.resident is None else self.resident.snapshot()
+        words = {"training": self.training or "", "moved_in": self.resident is not None}
+        return {"schema": b"" if self.schema is None else self.schema.to_json().encode(), **snapshot}, words
+
+    def go_on(self, data: Mapping[str, bytes], words: Mapping[str, Any]) -> None:
+        """Be as the process that kept this."""
+        self.training = str(words["training"]) or None
+        if data["schema"]:
+            self._take(data["schema"])
+        if words["moved_in"]:
+            assert self.schema is not None
+            seed = 0 if self.agreement is None else self.agreement.seed
+            self.resident = self.site.move_in(self.schema, seed)
+            self.resident.restore(data)
+
+    def described(self) -> tuple[bytes, Columns]:
+        """What this site says of itself, and the same as it travels."""
+        if self._hello is None:
+            with self._in_private():
+                said = self.site.describe()
+            self._hello = hello(self.site, said), said
+        return self._hello
+
+    @contextmanager
+    def _in_private(self) -> Iterator[None]:
+        """What is wrong with a file is for its owner: the words may have values, rows and paths in them."""
+        try:
+            yield
+        except FFGBError as error:
+            self.say(str(error))
+            raise FFGBError("this site's file does not fit what the server says; its owner sees more") from error
+
+    def _answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        if said.get("hello"):
+            self.say("the server asks who is here")
+            told, _ = self.described()
+            self._log([_line("in", "who is here"), written_down(told, "out")])
+            self.board.left("who is here", "before training", (), len(told))
+            return {"hello": told}, {}
+        self._admit(said)
+        if "schema" in data:
+            self._log([_line("in", "what all sites agreed on", bytes=len(data["schema"]))])
+            self._take(data["schema"])
+        if self.schema is None or self.schema_hash != said["schema"]:
+            self._log([_line("out", "needs what all sites agreed on")])
+            return {}, {"needs": "schema"}
+        if self.resident is None:
+            with self._in_private():
+                self.resident = self.site.move_in(self.schema, int(said["seed"]))
+        clients = [int(i) for i in said["clients"]]
+        question = decode(data["message"], QUESTIONS)
+        self.board.asked(what_leaves(question), _when(question), len(data["message"]))
+        key = (data["message"], tuple(clients))
+        if self._last is None or self._last[0] != key or question.kind == "report":
+            self._last = key, self._answers(question, data["message"], clients)
+        answers = self._last[1]
+        self._log([written_down(data["message"], "in"), *(written_down(a, "out") for a in answers.values())])
+        self.say(f"{_when(question)}: {what_leaves(question)}, {sum(map(len, answers.values())):,} bytes sent")
+        return {str(i): answer for i, answer in answers.items()}, {}
+
+    def _admit(self, said: Mapping[str, Any]) -> None:
+        """A training that goes on, or one more, if there is one more that the owner agreed to."""
+        training = str(said["training"])
+        if training != self.training:
+            self.training, self.resident, self._last = training, None, None
+        if self.agreement is None:
+            return
+        before = self.ledger.trainings
+        if training not in before and len(before) >= self.agreement.trainings:
+            raise FFGBError(
+                f"this site has agreed to {self.agreement.trainings} trainings with this server, and this is another; "
+                "its owner agrees to more with ffgb client --trainings"
+            )
+        if int(said["seed"]) != self.agreement.seed:
+            raise FFGBError(
+                f"the server names the seed {shown(said['seed'])} for the split into training and held-out rows; this "
+                f"site splits by its own, {self.agreement.seed}"
+            )
+
+    def _take(self, text: bytes) -> None:
+        """What all sites agreed on, if it fits what this site said of itself."""
+        digest, training = hashlib.sha256(text).hexdigest(), self.training or ""
+        if self.schema is not None and digest == self.schema_hash:
+            return
+        if self.agreement is not None and self.ledger.known(training, SCHEMA) - {digest}:
+            raise FFGBError("the server names other columns or classes than before in this training")
+        schema = Schema.from_json(text.decode())
+        _, said = self.described()
+        check_schema(schema, self.site.name, said)
+        if named := withheld(schema, said):
+            more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+            self.say(
+                f"the server names categories that this site did not name: {', '.join(named[:3])}{more}; "
+                "if it has rows of them, they count as unknown"
+            )
+            self.board.refused("categories that this site did not name", ", ".join(named[:3]) + more)
+        self.terms = self.agreement
+        if self.agreement is not None and not self.agreement.is_of(schema):
+            assert self.settings is not None
+            with self._in_private():
+                _, self.terms = rehearse(self.site, self.settings, schema, trainings=self.agreement.trainings)
+        if self.agreement is not None:
+            self.ledger.note(training, SCHEMA, digest, 0)
+        self.schema, self.schema_hash, self.resident, self._last = schema, digest, None, None
+
+    def _answers(self, question: Message, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        """Each client's answer, or its refusal; what leaves is written down first."""
+        assert self.resident is not None
+        assert self.schema is not None
+        if (why := self._refusal(question)) is not None:
+            text = f"this site has not agreed to {why}; its owner sees what is asked for: ffgb client --dry-run"
+            return {i: self._refuse(question, i, text) for i in clients}
+        held_out = {i for i in clients if i >= len(self.schema.names)}
+        looking = question.values.get("looking")  # at a function, and answering nothing
+        looking = looking if isinstance(looking, list) else []
+        asked = [i for i in clients if i not in held_out or question.kind in HELD_OUT or i in looking]
+        with threadpool_limits(limits=1):
+            found = self.resident.answer(data, asked)
+        answers = {}
+        for i, answer in found.items():
+            answer = self._as_sent(question, answer)
+            message = decode(answer)
+            if i in held_out and question.kind not in HELD_OUT and message.kind not in SILENT:
+                continue
+            why = self._unheard_of(question, message, answer, held_out=i in held_out)
+            answers[i] = answer if why is None else self._refuse(question, i, why)
+        for i in held_out - answers.keys():
+            text = "rows that are held out answer reports only: no statistics, and no training"
+            answers[i] = self._refuse(question, i, text)
+        for answer in answers.values():
+            sent = Sent.of(what_leaves(question), decode(answer), once=False)
+            self.board.left(sent.what, _when(question), sent.arrays, len(answer))
+        return answers
+
+    def _refusal(self, question: Message) -> str | None:
+        if what_leaves(question).removeprefix("question ") in self.refused:
+            return f"{what_leaves(question)}: --no-shared-geometry"
+        return None if self.terms is None else self.terms.refuses(question)
+
+    def _unheard_of(self, question: Message, message: Message, answer: bytes, *, held_out: bool) -> str | None:
+        """Why an answer does not leave, if it is one more than was agreed to; if it leaves, that is written down."""
+        if self.agreement is None or self.terms is None or message.kind in SILENT:
+            return None
+        training, digest = self.training or "", digest_of(answer)
+        name = what_leaves(question) if question.round < 0 else f"{what_leaves(question)} {question.round}"
+        entry = f"{name}, rows held out" if held_out else name
+        known, most = self.ledger.known(training, entry), self.terms.most(question)
+        if digest not in known and len(known) >= most:
+            return (
+                f"this site has not agreed to another {shown(entry)}: {len(known)} different ones have left it, and it "
+                f"has agreed to {most}"
+            )
+        limit = SLACK * REPEATS * self.agreement.bytes
+        if digest not in known and self.ledger.sent(training) + len(answer) > limit:
+            return f"this training has sent more than {limit:,} bytes, far beyond what was agreed to"
+        self.ledger.note(training, entry, digest, len(answer))
+        return None
+
+    def _refuse(self, question: Message, i: int, text: str) -> bytes:
+        self.say(f"refused: {text}")
+        self.board.refused(what_leaves(question), text)
+        return encode(Message("error", question.round, i, {"text": text}))
+
+    def _as_sent(self, question: Message, answer: bytes) -> bytes:
+        """An answer as it leaves.
+
+        A defect's traceback is for the owner: it has paths in it, and may have values.  Cells of a histogram with too
+        few rows join others.
+        """
+        message = decode(answer)
+        if message.kind == "error" and message.values.get("defect"):
+            self.say(str(message.values["text"]))
+            return encode(replace(message, values={"text": DEFECT}))
+        if what_leaves(question) == "question Histogram" and message.kind == "part" and self.least.cell > 1:
+            counts = merged(message.tensors["counts"], self.least.cell)
+            return encode(replace(message, tensors={"counts": counts}))
+        return answer
+
+    def _log(self, lines: Iterable[str]) -> None:
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.writelines(lines)
+
+
+def _when(question: Message) -> str:
+    training = question.kind in ("train", "question")  # of round t it is asked when t rounds are over
+    return f"round {question.round + training}" if question.round + training > 0 else "set up"
+
+
+def written_down(data: bytes, way: str) -> str:
+    """A line of a site's own log: which message came or went, and its form; never a value."""
+    message = decode(data)
+    arrays = {name: [str(a.dtype), list(a.shape)] for name, a in sorted(message.tensors.items())}
+    return _line(way, message.kind, round=message.round, client=message.client, bytes=len(data), arrays=arrays)
+
+
+def _line(way: str, kind: str, **more: Any) -> str:
+    return json.dumps({"time": time.time(), "way": way, "kind": kind, **more}) + "\n"

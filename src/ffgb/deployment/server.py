@@ -1,0 +1,285 @@
+"""The server's process: it lets sites in, trains with them, and leaves a run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.core.outliers import strange_sizes
+from ffgb.data.files import Columns
+from ffgb.data.preprocess import RARE
+from ffgb.data.sites import SITES_FILE, Schema, met
+from ffgb.deployment.board import ServerBoard
+from ffgb.deployment.keys import der, fingerprint, registered, server_files, welcome
+from ffgb.engines.fleet import Fleet
+from ffgb.engines.flower import Counted, FlowerEngine, gather
+from ffgb.errors import FFGBError
+from ffgb.protocol.codec import decode, shown
+from ffgb.protocol.engine import Engine
+from ffgb.protocol.messages import what_leaves
+from ffgb.runs.config import Config, code_in
+from ffgb.runs.directory import Run
+from ffgb.runs.training import Elsewhere, Result, train
+from ffgb.user_code import must_be_named
+
+log = logging.getLogger("ffgb")
+
+
+@final
+@dataclass(frozen=True)
+class Service:
+    """What a server needs to know besides the training itself."""
+
+    clients: int
+    minimum: int
+    host: str
+    port: int
+    keys: Path | None
+    """The folder with its certificate and the sites' public keys; None for plain HTTP on this machine."""
+    deadline: float
+    patience: float
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """What is trained: options of `ffgb train` by their names, and what is predicted."""
+
+    settings: Mapping[str, Any]
+    target: str | None
+    task: str | None
+
+
+def ended(out: Path, settings: Mapping[str, Any]) -> bool:
+    """Is the run there over?  An FFGBError if it was begun with other options; more rounds may be asked for."""
+    run, asked = Run.open(out), json.loads(json.dumps(dict(settings)))
+    begun = json.loads((out / SITES_FILE).read_text())["settings"] if (out / SITES_FILE).exists() else asked
+    rounds = asked.pop("rounds", None)
+    if asked != {name: value for name, value in begun.items() if name != "rounds"}:
+        name = next(n for n in sorted({*asked, *begun}) if asked.get(n) != begun.get(n))
+        then, now = (json.dumps(options.get(name)) for options in (begun, asked))
+        raise FFGBError(f"the run in {out} was begun with {name} = {then}, not {now}; name another --out")
+    return (out / "summary.json").exists() and rounds in (None, run.config.get("rounds"))
+
+
+def serve(
+    service: Service,
+    task: Task,
+    out: Path,
+    *,
+    board: ServerBoard,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train with sites until it is over, or told to stop; an FFGBError says what went wrong."""
+
+    last = ""
+
+    def tell(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            board.state(text)
+            say(text)
+
+    with _heeded(warn, board), ExitStack() as held:
+        fleet = _fleet(service, board, warn)
+        held.enter_context(fleet.listening())
+        tell(f"listening on {service.host}:{service.port}")
+        return federate(
+            Counted(fleet.grid, fleet),
+            service,
+            task,
+            out,
+            keys=lambda: None if fleet.open else fleet.names(),
+            board=board,
+            say=tell,
+            stop=stop,
+        )
+
+
+def _fleet(service: Service, board: ServerBoard, tell: Callable[[str], None]) -> Fleet:
+    """The door, with the keys of all registered sites."""
+    if service.keys is None:
+        return Fleet(service.host, service.port, None, heard=board.heard)
+    folder = service.keys
+    files = server_files(folder, [service.host])
+
+    def joined(asked: Mapping[str, Any]) -> tuple[str, bytes]:
+        name, pem = welcome(folder, asked)
+        mark = fingerprint(der(pem, "the key"))
+        board.site(name, mark)
+        tell(f"site {shown(name)} has joined; the fingerprint of its key is {mark}")
+        return name, pem
+
+    fleet = Fleet(service.host, service.port, files, join=joined, heard=board.heard)
+    for name, pem in registered(folder).items():
+        fleet.admit(name, pem)
+        board.site(name, fingerprint(der(pem, "the key")))
+    return fleet
+
+
+def federate(
+    grid: Counted,
+    service: Service,
+    task: Task,
+    out: Path,
+    *,
+    keys: Callable[[], Mapping[int, str] | None] = lambda: None,
+    board: ServerBoard,
+    say: Callable[[str], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """A whole training with the nodes of a grid: of our own fleet, or of a Flower federation."""
+    found = gather(grid, service.clients, service.patience, met, say, keys, stop)
+    described = _believable({name: columns for name, (_, columns) in found.items()}, service.minimum)
+    schema = Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
+    for name, rows in zip(schema.names, schema.rows, strict=True):
+        board.site(name, rows=rows)
+    resume = (out / "config.json").exists()
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in task.settings.items()}
+    values |= {"target": task.target, "task": task.task}
+    config = Config.from_json(Run.open(out).config) if resume else Config(**values)
+    training = secrets.token_hex(8)
+    if resume:
+        named = code_in(task.settings)
+        must_be_named(config.code, named, out, "if you trust it, name it in the options of this server")
+        training = _begun_with(out, schema) or training
+        for line in (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else ():
+            board.measured(json.loads(line))
+        config = replace(config, rounds=values.get("rounds") or config.rounds)
+    nodes = {name: found[name][0] for name in described}
+
+    def on_site(name: str, why: str) -> None:
+        board.away(name, why) if why else board.back(name)
+
+    engine = engine_of(
+        grid, nodes, schema, config.seed, service.deadline, training=training, keys=keys, on_site=on_site
+    )
+    total: list[int] = []
+
+    def remember() -> None:
+        if (out / "config.json").exists() and not (out / SITES_FILE).exists():
+            begun = {"sites": json.loads(schema.to_json()), "settings": dict(task.settings), "training": training}
+            Run.open(out).write_json(SITES_FILE, begun)
+
+    def setting_up(what: str, done: int, clients: int) -> None:
+        remember()
+        say(f"set up: {what}, {done} of {clients} sites")
+
+    def after(line: dict[str, Any]) -> None:
+        remember()
+        board.measured(line)
+        say(f"round {line['round']} of {total[0]}")
+
+    say(f"training with {', '.join(map(shown, schema.names))}")
+    return train(
+        config,
+        out,
+        resume=resume,
+        elsewhere=Elsewhere(Watched(engine, board), schema, service.minimum),
+        on_setup=setting_up,
+        on_start=lambda config, dataset: total.append(config.exchanges),
+        on_round=after,
+        should_stop=stop,
+    )
+
+
+@final
+class Watched(Engine):
+    """An engine whose exchanges are shown on a board: what was asked, of how many, and how much it was."""
+
+    def __init__(self, engine: FlowerEngine, board: ServerBoard) -> None:
+        self.engine, self.board = engine, board
+
+    def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
+        answers = self.engine.exchange(data, clients)
+        asked, answered = ({self.engine.places[i] for i in some} for some in (clients, answers))
+        up = sum(map(len, answers.values()))
+        self.board.asked(what_leaves(decode(data)), len(answered), len(data) * len(asked), up)
+        return answers
+
+    def expect(self, size: float) -> None:
+        self.engine.expect(size)
+
+    def wait(self, clients: Sequence[int]) -> None:
+        self.engine.wait(clients)
+
+    def wire(self) -> dict[str, int]:
+        return self.engine.wire()
+
+    def close(self, *, at_once: bool = False) -> None:
+        self.engine.close(at_once=at_once)
+
+
+def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Columns]:
+    """The sites whose sizes can be true beside the others'; who claims absurdly many rows is named and left out."""
+    strange = strange_sizes({name: said.rows + said.test_rows for name, said in described.items()})
+    for name, why in strange.items():
+        log.warning("site %s is left out of this training: %s", shown(name), why)
+    left = {name: said for name, said in described.items() if name not in strange}
+    if len(left) < minimum:
+        name, why = next(iter(strange.items()))
+        raise FFGBError(f"site {shown(name)} cannot take part ({why}), and --minimum is {minimum}")
+    return left
+
+
+def _begun_with(out: Path, schema: Schema) -> str | None:
+    """The training's name; an FFGBError if it was begun with other sites, or other rows of theirs."""
+    if not (out / SITES_FILE).exists():
+        return None
+    begun = json.loads((out / SITES_FILE).read_text())
+    before = Schema.from_json(json.dumps(begun["sites"]))
+    if before.names != schema.names:
+        then, now = (", ".join(map(shown, s.names)) for s in (before, schema))
+        raise FFGBError(f"the run in {out} was begun with {then}, and here are {now}; bring those, or name a new --out")
+    for name, *rows in zip(schema.names, before.rows, schema.rows, before.test_rows, schema.test_rows, strict=True):
+        if (had := rows[0] + rows[2]) != (has := rows[1] + rows[3]):
+            raise FFGBError(
+                f"site {name} had {had} rows when the run in {out} began, and has {has}; give it the file of then, "
+                "or name a new --out"
+            )
+    if before != schema:
+        raise FFGBError(f"columns or classes are not those that the run in {out} began with; name a new --out")
+    return str(begun["training"]) if "training" in begun else None
+
+
+@contextmanager
+def _heeded(warn: Callable[[str], None], board: ServerBoard) -> Iterator[None]:
+    """What goes wrong in the training is told as it happens."""
+
+    class Heed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            warn(text)
+            board.refused(text)
+
+    handler = Heed(logging.WARNING)
+    log.addHandler(handler)
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
+
+
+def engine_of(
+    grid: Counted,
+    nodes: Mapping[str, int],
+    schema: Schema,
+    seed: int,
+    deadline: float,
+    **more: Any,
+) -> FlowerEngine:
+    """The engine for sites that agreed on a schema: a client each for its rows, and one for those it holds out."""
+    with_tests = [name for name, rows in zip(schema.names, schema.test_rows, strict=True) if rows]
+    places = dict(enumerate([*schema.names, *with_tests]))
+    return FlowerEngine(grid, nodes, places, deadline, agreed=schema.to_json().encode(), seed=seed, met=met, **more)

@@ -1,0 +1,1 @@
+"""The client, the server's loop, and what keeps them in step."""

@@ -1,0 +1,250 @@
+"""The server: Algorithm 1, the same for every algorithm and every engine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, Increments, Totals
+from ffgb.algorithms.ffgb_shared import spent
+from ffgb.core.functions import Family
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.means import Aggregate, Mean
+from ffgb.core.moments import moments_of_targets
+from ffgb.core.quantiles import quantile_of_targets
+from ffgb.core.questions import Ask
+from ffgb.errors import DivergedError, FFGBError
+from ffgb.federation.boosting import totals_round
+from ffgb.federation.conversation import Conversation
+from ffgb.federation.increments import increments_round
+from ffgb.federation.participants import Participants
+from ffgb.federation.round import Round
+from ffgb.federation.state import State
+from ffgb.federation.totals import BeforeTraining
+from ffgb.protocol.codec import PRECISIONS, Message, encode
+from ffgb.protocol.costs import Costs
+from ffgb.protocol.engine import Engine
+from ffgb.protocol.job import Job, Target
+from ffgb.protocol.messages import Report, Setup, Turn
+
+Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
+"""How a family comes about, and the geometry that its clients share: from a seed, settings, and totals that are asked
+for."""
+
+
+def scaled_target(ask: Ask, loss: Loss) -> Target | None:
+    """How targets are scaled, so that f = 0 is a good constant to begin with."""
+    scaling = loss.scaling(moments_of_targets(ask, loss.outputs))
+    if scaling is None:
+        return None
+    mean, scale = scaling
+    if loss.start_level is not None:
+        mean = quantile_of_targets(ask, loss.start_level, mean, scale)
+    return Target(mean, scale)
+
+
+@final
+class Server:
+    """Trains with the clients of an engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        points: Sequence[int],
+        tests: int = 0,
+        *,
+        seed: int = 0,
+        precision: str = "float32",
+        aggregate: Aggregate | None = None,
+        on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
+        **clients: Any,
+    ) -> None:
+        """Clients 0 … N−1 train, with so many points each; `tests` more clients only report.
+
+        `clients` says how they take part (participants.py): participation, by_size, minimum, names …
+        """
+        if precision not in PRECISIONS:
+            raise FFGBError(f"--precision is {' or '.join(PRECISIONS)}, not {precision!r}")
+        self.clients = Participants(points, tests, **clients)
+        self.conversation = Conversation(engine, self.clients)
+        self.engine, self.seed, self.precision, self.on_setup = engine, seed, precision, on_setup
+        self.aggregate = aggregate or Mean()
+        self.setup_absent: dict[str, list[str]] = {}
+        """Who is missing in the total of each question of the set-up, where anyone is."""
+
+    @property
+    def N(self) -> int:
+        """How many clients there are."""
+        return self.clients.N
+
+    def start(
+        self,
+        algorithm: Algorithm,
+        learner: Learner,
+        loss: Loss,
+        *,
+        scale_target: bool = False,
+        known: dict[str, Any] | None = None,
+        before: Costs | None = None,
+        keep: Callable[[Mapping[str, Any], Costs], None] = lambda known, costs: None,
+    ) -> State:
+        """The set-up: the learner asks for what it needs, and the job comes down.
+
+        `known` remembers totals for the next start with the same clients, `before` is what was spent already; `keep` is
+        given both after each question, so that a server that is started again need not repeat it.
+        """
+        totals = {} if known is None else known
+        ask = BeforeTraining(self.conversation, before or Costs(), totals, self.setup_absent, keep, self.on_setup)
+        try:
+            with np.errstate(all="ignore"):  # totals are checked
+                target = scaled_target(ask, loss) if scale_target else None
+                family, geometry = learner(ask)
+                scaling = target or Target.unchanged(loss.outputs)
+                algorithm = algorithm.prepared(ask, family, loss, scaling.mean, scaling.scale)
+        except (ArithmeticError, np.linalg.LinAlgError) as error:
+            raise FFGBError(
+                f"no learner can be made of what all clients together say ({error}); look for columns with very large "
+                "values, or choose another --map"
+            ) from error
+        at_server = geometry if isinstance(algorithm, Totals) else None
+        if isinstance(algorithm, Totals) and geometry is None:
+            raise FFGBError("this algorithm is for a shared geometry; use --geometry shared")
+        self._check_length(algorithm)
+        given = None if isinstance(algorithm, Totals) else geometry
+        job = Job(algorithm, algorithm.space(family), loss, target, self.seed, given, precision=self.precision)
+        setup, everyone = Setup(job), self.clients.everyone
+        ready = self.conversation.exchange(setup, [*everyone, *self.clients.tests], job)
+        costs = ask.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
+        return State(job, 0, job.start(), (), (0,) * self.N, costs, at_server)
+
+    def _check_length(self, algorithm: Algorithm) -> None:
+        searches = getattr(algorithm, "search", False) or (
+            isinstance(algorithm, Increments) and not algorithm.length.whole
+        )
+        if searches and self.clients.m < self.N:
+            raise FFGBError("the search for a step needs every client in every round; choose another --schedule")
+
+    def take_up(self, state: State) -> None:
+        """Go on with one of several jobs that have the same clients in turn.
+
+        Who was in this job before goes on where it was; others start, and are restored when they are asked.
+        """
+        name = hashlib.sha256(encode(Setup(state.job).message())).hexdigest()
+        clients = [*self.clients.everyone, *self.clients.tests]
+        self.conversation.exchange(Turn(state.job, name), clients, state.job)
+
+    def go_on(self, state: State, job: Job) -> State:
+        """The clients leave their job for another, which may take its lessons from the last."""
+        everyone = self.clients.everyone
+        if job.taught:
+            state, _ = self.conversation.catch_up(state, everyone)
+        setup = Setup(job, state.t)
+        ready = self.conversation.ask(state, setup, [*everyone, *self.clients.tests])
+        costs = state.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
+        teacher = state if job.taught else None
+        return State(job, job.at, job.start(), (), (job.at,) * self.N, costs, teacher=teacher)
+
+    def rounds(self, state: State, T: int, *, stop: bool = False) -> Iterator[tuple[State, dict[str, Any]]]:
+        """Algorithm 1: the state and the metrics after each round.
+
+        With `stop` they end early, when a step would fit more noise than it finds to learn.
+        """
+        for t in range(state.t, T):  # line 2
+            began = time.perf_counter()
+            sampled = self.clients.sample(self.seed, t // state.job.algorithm.phases)  # line 3
+            state, S = self.conversation.catch_up(state, sampled)
+            done = self._round(state, S, stop=stop)  # lines 4 and 5
+            state, reports = done.state, self.conversation.reports(done.state, done.S, done.reports)
+            metrics = self._metrics(state, [i for i in done.S if i in reports], done.gammas, reports) | dict(
+                done.measured
+            )
+            metrics |= {"participants": len(done.answered), "seconds": time.perf_counter() - began}
+            metrics |= self._absences(t, [*self.clients.refused, *sampled], done)
+            if metrics["train_loss"] is not None and not math.isfinite(metrics["train_loss"]):
+                raise DivergedError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
+            yield state, metrics
+            if stop and spent(metrics):
+                return
+
+    def _round(self, state: State, S: Sequence[int], *, stop: bool) -> Round:
+        """The two ways in which clients take part."""
+        if isinstance(state.job.algorithm, Totals):
+            return totals_round(self.conversation, state, S, self.aggregate, stop=stop)
+        return increments_round(self.conversation, state, S, self.aggregate)
+
+    def report(self, state: State) -> tuple[State, dict[str, Any]]:
+        """Loss and score of f^t, as everyone sees it."""
+        question, everyone = Report(state.t), self.clients.everyone
+        reports = self.conversation.ask(state, question, [*everyone, *self.clients.tests])
+        came = [i for i in everyone if i in reports]
+        costs = state.costs.down(question.message(), len(everyone)).up(reports[i] for i in came)
+        state = replace(state, costs=costs)
+        return state, self._metrics(state, came, (), reports)
+
+    def noted(self, costs: Costs) -> dict[str, Any]:
+        """What a server that is started again must know of the set-up besides its totals: `recall` reads it."""
+        called = self.clients.called
+        return {
+            "clients": dict(zip(called, self.clients.points, strict=True)),
+            "refused": {called[i]: why for i, why in self.clients.refused.items()},
+            "absent": self.setup_absent,
+            "geometry": None
+            if self.clients.in_geometry is None
+            else [called[i] for i in sorted(self.clients.in_geometry)],
+            "costs": asdict(costs),
+        }
+
+    def recall(self, noted: Mapping[str, Any]) -> Costs:
+        """Go on with the set-up that was noted; an FFGBError if it was another federation's.  What it cost so far."""
+        called = self.clients.called
+        if noted["clients"] != dict(zip(called, self.clients.points, strict=True)):
+            raise FFGBError("the set-up of this run was begun with other clients, or other rows; start another run")
+        self.clients.refused = {called.index(name): why for name, why in noted["refused"].items()}
+        self.setup_absent = dict(noted["absent"])
+        if (made_of := noted.get("geometry")) is not None:
+            self.clients.in_geometry = {called.index(name) for name in made_of}
+        return Costs(**noted["costs"])
+
+    def _absences(self, t: int, wanted: Sequence[int], done: Round) -> dict[str, Any]:
+        """Who was to take part in a round and did not: by these lines a run can be repeated with the same clients."""
+        called = self.clients.called
+        found: dict[str, Any] = {
+            "absent": [called[i] for i in sorted(wanted) if i not in done.answered],
+            "absent_from_step": [called[i] for i in done.answered if i not in done.S],
+            "setup_absent": self.setup_absent if t == 0 else {},
+        }
+        return {name: names for name, names in found.items() if names}
+
+    def _metrics(
+        self, state: State, S: Sequence[int], gammas: Sequence[float], reports: Mapping[int, Message]
+    ) -> dict[str, Any]:
+        weights = self.clients.weights(S) if S else []
+        losses = [reports[i].values["loss"] / reports[i].values["weight"] for i in S]
+        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights) if S else None
+        metrics: dict[str, Any] = {"round": state.t, "train_loss": mean}
+        classification = state.job.loss.classification
+        for name, part in (("train", S), ("test", [i for i in self.clients.tests if i in reports])):
+            if weight := sum(reports[i].values["weight"] for i in part):
+                score = sum(reports[i].values["score"] for i in part) / weight
+                metrics[f"{name}_accuracy" if classification else f"{name}_rmse"] = (
+                    score if classification else score**0.5
+                )
+                if name == "test":
+                    metrics["test_loss"] = sum(reports[i].values["loss"] for i in part) / weight
+        return (
+            metrics
+            | state.costs.mean(self.N, state.job.family.size)
+            | {
+                "gamma_min": min(gammas) if gammas else None,  # only weak learners have one
+                "gamma_median": statistics.median(gammas) if gammas else None,
+                "participants": len(S),
+            }
+        )

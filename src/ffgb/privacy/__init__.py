@@ -1,0 +1,1 @@
+"""How numbers of single clients are kept to their total: sums as integers."""

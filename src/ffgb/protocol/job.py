@@ -1,0 +1,126 @@
+"""What clients are told: the job that they take part in, and how f changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, Increments
+from ffgb.core.functions import ClosedSum, Family, Function, from_tensors
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.types import Array
+from ffgb.errors import FFGBError
+from ffgb.protocol.codec import Message, as_travelled
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Regression targets are learnt as (y − mean)/scale, and predicted in their own units (Job.predicted)."""
+
+    mean: Array
+    scale: Array
+
+    @staticmethod
+    def unchanged(outputs: int) -> Target:
+        return Target(np.zeros(outputs), np.ones(outputs))
+
+    def encode(self, y: Array) -> Array:
+        scaled: Array = (y.reshape(len(y), -1) - self.mean) / self.scale
+        return scaled
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that a client must know to take part: described in one set-up message."""
+
+    algorithm: Algorithm
+    family: Family
+    loss: Loss
+    target: Target | None
+    seed: int
+    geometry: Geometry | None = None
+    """None: every client fits in the geometry of its own points, as in the paper."""
+    begins: tuple[Array, ...] | None = None
+    """What f^0 is, if another job came before: one member, its arrays in the order of the family's own."""
+    share: float = 1.0
+    """f^0 is so many times that member."""
+    at: int = 0
+    """How many rounds came before: f^0 is called f^at."""
+    precision: str = "float32"
+    """In which increments travel; a function that is sent as a whole is always sent in its family's own."""
+    taught: bool = False
+    """Clients learn what the last job's f says at their points, and not their labels (federation/distillation.py)."""
+
+    @property
+    def closed(self) -> bool:
+        """The trained function is one member, one array, whatever was added."""
+        return isinstance(self.algorithm.zero(self.family), ClosedSum)
+
+    def predicted(self, f: Array) -> Array:
+        """Predictions in the target's own units, or probabilities, from values of the function."""
+        mean, scale = (None, None) if self.target is None else (self.target.mean, self.target.scale)
+        return self.loss.unscaled(f, mean, scale)
+
+    def scores(self, f: Array, y: Array, weights: Array | None = None) -> dict[str, float]:
+        """Sums over rows that say how good values of the function are, for targets as they are trained on."""
+        mean, scale = (None, None) if self.target is None else (self.target.mean, self.target.scale)
+        return self.loss.scores(f, y, mean, scale, weights)
+
+    def start(self) -> Function:
+        """f^0, checked if it came from elsewhere."""
+        f = self.algorithm.start(self.family, self.seed, self.begins)
+        return f if self.begins is None else from_tensors(self.family, (f * self.share).tensors())
+
+
+def light(f: Function) -> dict[str, Array]:
+    """A function's arrays as they travel and are shipped: parameters in the family's own dtype, float32 as a rule."""
+    dtypes = {f"parameters/{name}": dtype for name, (_, dtype) in f.family.spec.items()}
+    return {name: array.astype(dtypes.get(name, array.dtype), copy=False) for name, array in f.tensors().items()}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Update:
+    """f^{t+1} = decay · f^t + step · increment.
+
+    For a closed family that is sent anew the increment is f^{t+1} itself and decay is 0: one array of the same size,
+    whatever was missed.
+    """
+
+    version: int
+    decay: float
+    increment: Function
+    step: float = 1.0
+
+    def message(self, kind: str = "update", *, exact: bool = False, precision: str = "float32") -> Message:
+        """As it travels; `exact` keeps every bit, for a client that is restored and must go on as it was."""
+        values = {"decay": self.decay, "step": self.step}
+        tensors = self.increment.tensors() if exact else light(self.increment)
+        return Message(kind, self.version, values=values, tensors=tensors, precision=precision)
+
+    def as_travelled(self, precision: str) -> Update:
+        """With the increment as its receivers have it."""
+        message = as_travelled(self.message(precision=precision))
+        return replace(self, increment=from_tensors(self.increment.family, message.tensors))
+
+    @staticmethod
+    def read(message: Message, job: Job) -> Update:
+        family = job.family
+        if not all(f"parameters/{name}" in message.tensors for name in family.spec):
+            if not isinstance(job.algorithm, Increments):
+                raise FFGBError("an update lacks arrays")
+            family = job.algorithm.answers(family, message.round - 1)  # a part, as it was answered
+        increment = from_tensors(family, message.tensors)
+        return Update(message.round, float(message.values["decay"]), increment, float(message.values["step"]))
+
+    def after(self, f: Function, algorithm: Algorithm) -> Function:
+        return algorithm.after(f, self.decay, self.increment, self.step)
+
+    def needs_the_last(self, job: Job) -> bool:
+        """Is it of use only to who has f^t?"""
+        return self.decay != 0.0 or self.increment.family.spec.keys() != job.family.spec.keys()

@@ -1,0 +1,1 @@
+"""Settings, the run directory, training as a library call, the model and what becomes of it."""

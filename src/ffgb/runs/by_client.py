@@ -1,0 +1,107 @@
+"""What is known about each client when training ends: how well the model does there, and, here, what it holds.
+
+A server knows of its sites what they report; what is in their files it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ffgb.core.types import Array
+from ffgb.data import Dataset
+from ffgb.federation.server import Server
+from ffgb.protocol.codec import Message
+from ffgb.runs.model import Model
+
+APART = 12
+"""Columns that are written down."""
+
+
+def described(
+    server: Server, model: Model, dataset: Dataset, names: Sequence[str], parts: Sequence[Array] | None
+) -> dict[str, Any]:
+    """What `clients.json` holds.  Without parts the rows are elsewhere, each site's held-out ones too."""
+    classification = model.job.loss.classification
+    test = _held_out(server, dataset) if parts is None else _scored(model, dataset, names)
+    rows = []
+    for i, name in enumerate(names):
+        held = {"labels": None, "target": None} if parts is None else _held(dataset, parts[i])
+        train = _score(server.conversation.seen[i], classification) if i in server.conversation.seen else None
+        if train is not None:
+            del train["points"]
+        rows.append({"name": name, "points": server.clients.points[i], "train": train, "test": test.get(i), **held})
+    sent = [asdict(s) for s in server.conversation.sent.values()]
+    columns = [] if parts is None else _columns(dataset, parts)
+    return {
+        "classes": list(dataset.classes),
+        "clients": rows,
+        "columns": columns,
+        "sent": sent,
+        "told": list(dataset.told),
+    }
+
+
+def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:
+    y = dataset.y[rows]
+    if dataset.classes:
+        return {"labels": np.bincount(y, minlength=len(dataset.classes)).tolist(), "target": None}
+    first = y.reshape(len(y), -1)[:, 0]
+    if len(first) < 2:
+        return {"labels": None, "target": None}
+    # no least or greatest value, and nothing of a single row: that would be its own
+    return {"labels": None, "target": {"mean": float(first.mean()), "std": float(first.std())}}
+
+
+def _columns(dataset: Dataset, parts: Sequence[Array]) -> list[dict[str, Any]]:
+    """The columns of a table whose means differ most between clients, in standard deviations of all rows."""
+    x = dataset.x
+    if x.ndim != 2 or len(dataset.columns) != x.shape[1]:
+        return []
+    mean, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    known = [i for i, rows in enumerate(parts) if len(rows) > 1]  # of one row it would be its own value
+    if len(known) < 2:
+        return []
+    apart = np.stack([x[parts[i]].mean(axis=0, dtype=np.float64) - mean for i in known])
+    apart /= np.where(deviation > 0, deviation, 1.0)
+    most = np.argsort(-np.ptp(apart, axis=0), kind="stable")[:APART]
+    values = dict(zip(known, apart.tolist(), strict=True))
+    return [
+        {
+            "name": dataset.columns[j],
+            "means": [round(values[i][j], 4) if i in values else None for i in range(len(parts))],
+        }
+        for j in most.tolist()
+    ]
+
+
+def _held_out(server: Server, dataset: Dataset) -> dict[int, dict[str, Any]]:
+    """What sites say of the rows they hold out: those that have any come in their order, after all that train."""
+    assert dataset.site_test is not None
+    with_tests = np.unique(dataset.site_test).tolist()
+    found = {i: server.conversation.seen.get(server.N + j) for j, i in enumerate(with_tests)}
+    return {i: _score(seen, bool(dataset.classes)) for i, seen in found.items() if seen is not None}
+
+
+def _scored(model: Model, dataset: Dataset, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """The model at each natural client's own test rows."""
+    if dataset.site_test is None or tuple(names) != dataset.sites:
+        return {}
+    found = {}
+    for i in range(len(names)):
+        rows = np.flatnonzero(dataset.site_test == i)
+        if len(rows):
+            score: Mapping[str, float] = model.score(dataset.x_test[rows], dataset.y_test[rows])
+            found[i] = {"points": len(rows), **{k: score[k] for k in ("loss", "accuracy", "rmse") if k in score}}
+    return found
+
+
+def _score(report: Message, classification: bool) -> dict[str, Any]:
+    points, weight = int(report.values["points"]), float(report.values["weight"])
+    score = float(report.values["score"]) / weight
+    named = {"accuracy": score} if classification else {"rmse": math.sqrt(score)}
+    return {"points": points, "loss": float(report.values["loss"]) / weight, **named}

@@ -1,0 +1,262 @@
+"""A run's configuration: every setting of every part, and the choices that suit the data where none is given.
+
+Settings are declared by the parts that use them (settings.py).  Here they are collected, checked, read from files, and
+resolved: `Config(rounds=3).resolved(dataset)` has a value for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import pkgutil
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ffgb.algorithms
+import ffgb.core
+import ffgb.data
+import ffgb.features
+import ffgb.federation
+import ffgb.learners
+import ffgb.protocol
+from ffgb._version import __version__
+from ffgb.algorithms.catalogue import ALGORITHMS
+from ffgb.core.losses import LOSSES
+from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.errors import FFGBError, SettingError, option
+from ffgb.learners.catalogue import LEARNERS
+from ffgb.runs.resolve import resolved
+from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, Setting
+
+PACKAGES = (ffgb.data, ffgb.federation, ffgb.algorithms, ffgb.core, ffgb.learners, ffgb.features, ffgb.protocol)
+
+
+def code(name: object) -> bool:
+    """Is this a name of the user's own code, package.module:Name?"""
+    return isinstance(name, str) and ":" in name and not name.endswith(".onnx")
+
+
+OWN = (
+    Setting(
+        "algorithm",
+        "text",
+        "ffgb; ffgb-c: clipped, for clients that differ; ffgb-l: Lipschitz, for regression; fedavg, fedprox, scaffold, "
+        "mime: one net's parameters, averaged; or package.module:Name of your own.",
+        METHOD,
+        "ffgb",
+        common=True,
+        choices=tuple(ALGORITHMS),
+        accepts=code,
+    ),
+    Setting("rounds", "whole", "Communication rounds T.", METHOD, unset="by learner", common=True, least=1),
+    Setting(
+        "stop",
+        "switch",
+        "End when there is nothing left to learn but noise.",
+        METHOD,
+        unset="stop, unless rounds are given",
+        off="--no-stop",
+    ),
+    Setting(
+        "learner",
+        "text",
+        f"{', '.join(LEARNERS)}, or package.module:Name of your own.",
+        LEARNER,
+        "features",
+        common=True,
+    ),
+    Setting(
+        "validation",
+        "number",
+        "Choose λ and the rounds by the loss on this share of each client's rows, then use all.",
+        RUN,
+        0.0,
+        least=0.0,
+        below=1.0,
+    ),
+    Setting("seed", "whole", "All randomness comes from it.", RUN, 0, common=True, least=0),
+)
+"""Settings of a run as a whole."""
+
+
+def _collected() -> dict[str, Setting]:
+    """All settings, by name, in the order of the help."""
+    found = list(OWN)
+    for package in PACKAGES:
+        inside = [info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        for module in map(importlib.import_module, (package.__name__, *inside)):
+            found += [each for each in vars(module).get("SETTINGS", ()) if isinstance(each, Setting)]
+    names = [each.name for each in found]
+    assert len(set(names)) == len(names), (
+        f"a setting is declared twice: {sorted(n for n in names if names.count(n) > 1)}"
+    )
+    return {
+        each.name: each for group in GROUPS for each in sorted(found, key=lambda s: not s.common) if each.group == group
+    }
+
+
+SETTINGS: Mapping[str, Setting] = _collected()
+"""Every setting, by name."""
+
+
+class _Config:
+    """Everything needed to repeat a run.  None means: what suits the data and the learner; `resolved` fills it in."""
+
+    def __post_init__(self: Any) -> None:
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.check(getattr(self, name)))
+        if len(self.data) > 1 and (named := [n for n in self.data if n in SOURCES and not Path(n).exists()]):
+            raise FFGBError(f"{named[0]} is a set of its own; name one set, or files, one a client")
+        if isinstance(self.batch, float) and self.batch == 1.0:
+            raise SettingError("batch", "1.0 may mean all points or one; give a share below 1, or a number of points")
+
+    @property
+    def files(self: Any) -> bool:
+        """The data are files, one a site, rather than a named set."""
+        first = self.data[0]
+        named = first in SOURCES or first.startswith("openml:")
+        return len(self.data) > 1 or (
+            not named and (len(Path(first).parts) > 1 or "." in first or Path(first).exists())
+        )
+
+    @property
+    def code(self: Any) -> list[str]:
+        """Names of the user's own code that the run needs."""
+        return code_in(vars(self))
+
+    @property
+    def exchanges(self: Any) -> int:
+        """Rounds of communication: all T of them are one in FFGB.L's one-round form."""
+        assert self.rounds is not None  # resolved
+        return 1 if self.one_round else self.phases * int(self.rounds)
+
+    @property
+    def phases(self: Any) -> int:
+        """Exchanges in a round."""
+        return ALGORITHMS[self.algorithm].phases if self.algorithm in ALGORITHMS else 1
+
+    def given(self: Any) -> dict[str, Any]:
+        """The settings that are not as by default."""
+        return {name: getattr(self, name) for name, each in SETTINGS.items() if getattr(self, name) != each.default}
+
+    def resolved(self: Any, dataset: Dataset) -> Config:
+        """The same configuration with every choice made."""
+        config: Config = resolved(self, dataset, {name: each.users for name, each in SETTINGS.items() if each.users})
+        return dataclasses.replace(config, asked=self.asked or tuple(self.given()))
+
+    def to_json(self: Any) -> dict[str, Any]:
+        """What `config.json` holds: the settings, a fingerprint of every site file, and the versions in use."""
+        packages = ("numpy", "scipy", "scikit-learn", "safetensors")
+        versions = {"ffgb": __version__, "python": platform.python_version(), **{p: version(p) for p in packages}}
+        plan = {"exchanges": self.exchanges} if self.rounds is not None else {}
+        return {**dataclasses.asdict(self), **plan, "sha256": self.fingerprints(), "versions": versions}
+
+    def fingerprints(self: Any) -> dict[str, str]:
+        """Of the files that it was trained on."""
+        if not self.files:
+            return {}  # published sets are checked against their own sums when they are loaded
+        try:
+            return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in self.data}
+        except OSError as error:
+            raise FFGBError(f"{error.filename} cannot be read ({error.strerror}); is it where it was?") from error
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Config:
+        """The configuration in a run's `config.json`, if its site files are still what they were."""
+        # What a version before did not know of was as it is by default now.
+        values = {name: content[name] for name in SETTINGS if name in content}
+        config = Config(**values, asked=tuple(content.get("asked") or ()))
+        before = content.get("sha256", {})
+        for file, now in config.fingerprints().items():
+            if now != before.get(file):
+                raise FFGBError(f"{file} has changed since the run was started, so it cannot go on; start a new run")
+        return config
+
+
+if TYPE_CHECKING:
+
+    class Config(_Config):
+        """Settings by name: declared by the parts that use them, so that a type checker knows none of them."""
+
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, **settings: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    Config = dataclasses.make_dataclass(
+        "Config",
+        [
+            *((each.name, Any, dataclasses.field(default=each.default)) for each in SETTINGS.values()),
+            ("asked", tuple, dataclasses.field(default=(), compare=False)),
+        ],
+        bases=(_Config,),
+        frozen=True,
+        namespace={"__doc__": _Config.__doc__, "__module__": __name__},
+    )
+
+
+def code_in(values: Mapping[str, Any]) -> list[str]:
+    """Names of the user's own code in some settings, each once."""
+    found = [str(values.get(name) or "") for name in ("algorithm", "learner", "loss")]
+    found += str(values.get("map") or "").split("+")
+    return list(dict.fromkeys(name for name in found if code(name)))
+
+
+def load_data(config: Config) -> Dataset:
+    """The data a configuration names: a known set, or one file a site."""
+    if config.data == ("sites",):
+        raise FFGBError("the rows of this run are at its sites; name files to score its model on with --data")
+    if config.files:
+        task = config.task or ("regression" if _regression(config.loss) else None)
+        dataset = load_sites(
+            [Path(p) for p in config.data],
+            config.target,
+            seed=config.seed,
+            task=task,
+            categories=config.categories,
+            rare=config.rare,
+            weights=config.weights,
+            exposure=config.exposure,
+        )
+    else:
+        for name in ("weights", "exposure"):
+            if getattr(config, name) is not None:
+                raise FFGBError(f"{option(name)} names a column of files of your own; {config.data[0]} is a named set")
+        dataset = load(config.data[0], seed=config.seed)
+        if config.target is not None:
+            raise FFGBError(f"{option('target')} is for files of your own; {dataset.name} has its own target")
+        if config.task not in (None, dataset.task):
+            raise FFGBError(f"{dataset.name} is {dataset.task}, not {config.task}")
+    if len(dataset.classes) == 1:
+        raise FFGBError(f"all rows of {dataset.name} have the class {dataset.classes[0]!r}; there is nothing to learn")
+    return dataset
+
+
+def _regression(loss: str) -> bool:
+    return loss in LOSSES and not LOSSES[loss].classification
+
+
+def read_settings(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
+    """Options of `ffgb train` in a TOML file, by their names."""
+    if file is None:
+        return {}
+    try:
+        found = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise FFGBError(f"{file} cannot be read as TOML ({error.strerror}); check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
+    values = {k.replace("-", "_"): v for k, v in found.items()}
+    known = SETTINGS.keys() - set(but)
+    if strange := sorted(values.keys() - known):
+        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: ffgb train --help-all")
+    try:
+        return {name: SETTINGS[name].check(value) for name, value in values.items()}
+    except SettingError as error:
+        raise FFGBError(f"{file}: {error.worded(lambda name, value: name)}") from error

@@ -1,0 +1,122 @@
+"""From settings to what is trained: the algorithm, and how its family of weak learners comes about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm
+from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.parametric import Parametric
+from ffgb.core.functions import Family
+from ffgb.core.geometry import Geometry
+from ffgb.core.grams import share_geometry
+from ffgb.core.moments import moments_of
+from ffgb.core.points import Points
+from ffgb.core.questions import Ask, ask_locally
+from ffgb.data import Dataset
+from ffgb.errors import FFGBError, option
+from ffgb.features.basic import Standardize
+from ffgb.features.catalogue import Maps
+from ffgb.federation.server import Learner
+from ffgb.hardware import available
+from ffgb.learners.catalogue import CLOSED, FAMILIES, Inputs
+from ffgb.learners.linear import Linear
+from ffgb.runs.config import Config
+from ffgb.runs.resolve import PARAMETRIC_STEPS, RIDGE, algorithm_class, learner_class, make_loss, make_space
+from ffgb.user_code import allow
+
+
+def make_algorithm(config: Config) -> Algorithm:
+    """The algorithm, with its step sizes."""
+    return algorithm_class(config.algorithm).configured(config)
+
+
+def make_student(config: Config) -> FedAvg:
+    """How clients distill an ensemble together: as FedAvg trains by default."""
+    own = FAMILIES[config.learner][0].defaults if config.learner in FAMILIES else {}
+    step = PARAMETRIC_STEPS.get(config.learner, own.get("parametric_step", 0.05))
+    return FedAvg(step, Parametric.defaults["local_steps"], Parametric.defaults["batch"])
+
+
+def make_learner(config: Config, dataset: Dataset) -> Learner:
+    """How the family of weak learners comes about, and the geometry that its clients share.
+
+    A family is built from a few rows and tried on one, so that wrong settings are found before any work starts.
+    """
+    for name in config.code:
+        allow(name)
+    loss, space = make_loss(config, dataset), make_space(dataset)
+    if config.augment and not (dataset.image and (config.learner == "cnn" or ":" in config.learner)):
+        raise FFGBError(
+            f"{option('augment')} shifts and mirrors images for {option('learner', 'cnn')}, or a torch module of your "
+            "own"
+        )
+
+    def closed(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
+        ridge = RIDGE if config.ridge is None else config.ridge
+        features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
+        if not features.dimension and not trial:
+            raise FFGBError(f"the map {config.map} has no features here: every column is the same at all points")
+        if standardize and not trial:
+            features = Standardize.by(moments_of(ask, features, alike=True), features, total=1.0)
+        geometry = None
+        if config.geometry == "shared" and not trial:
+            geometry = share_geometry(ask, features, config.gram, ridge, rank=config.rank, seed=config.seed)
+        return Linear(features, loss.outputs, ridge, sobolev_norm=config.sobolev_norm), geometry
+
+    def opened(ask: Ask) -> tuple[Family, Geometry | None]:
+        def scaled() -> Any:
+            return Maps(ask, space, config.seed).scaled
+
+        inputs = Inputs(space.shape, dataset.image, loss.outputs, scaled)
+        return learner_class(config).configured(config, inputs), None
+
+    rows = slice(None, None, max(1, len(dataset.x) // 64))
+    few_rows = ask_locally(Points(0, dataset.x[rows], dataset.y[rows]))
+    if config.learner in CLOSED:
+        family, _ = closed(few_rows, trial=True)
+        _check_memory(family, config, dataset)
+        _try_out(family, dataset, config.learner)
+        return closed
+    family, _ = opened(few_rows)
+    _try_out(family, dataset, config.learner)
+    return opened
+
+
+def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
+    """Refuse what cannot fit into this machine's memory, before any work."""
+    d, rows = family.features.dimension, len(dataset.x) + len(dataset.x_test)
+    need = {} if config.data == ("sites",) else {"the features of all points": 4 * d * rows}
+    if config.geometry == "shared":
+        groups = family.features.blocks
+        sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}
+        # the sum, what is being factored, the factor, and a client's part of it
+        need["the Gram"] = (
+            8 * d * config.rank * 4
+            if config.gram == "nystrom"
+            else 28 * sum(size**2 for size in sizes[config.gram or "exact"])
+        )
+    if (total := sum(need.values())) > (have := available()):
+        parts = " and ".join(f"{size / 1e9:,.1f} GB for {what}" for what, size in need.items())
+        raise FFGBError(
+            f"{d:,} features need {total / 1e9:,.1f} GB of memory ({parts}), and {have / 1e9:,.1f} GB are free; "
+            f"choose a smaller {option('features')}, or {option('gram', 'nystrom')}"
+        )
+
+
+def _try_out(family: Family, dataset: Dataset, name: str) -> None:
+    """One member at one row: a user's own module may fail in any way at all."""
+    stack = {n: np.zeros((1, *shape), dtype) for n, (shape, dtype) in family.spec.items()}
+    row = family.features(dataset.x[:1])
+    try:
+        found = family.members(stack, row).shape
+    except FFGBError:
+        raise
+    except Exception as error:
+        raise FFGBError(f"the learner {name} fails on a point of shape {dataset.x.shape[1:]}: {error}") from error
+    if found != (1, 1, family.outputs):
+        raise FFGBError(
+            f"the learner {name} gives values of shape {found[1:]} for one point, not {(1, family.outputs)}"
+        )

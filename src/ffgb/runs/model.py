@@ -1,0 +1,149 @@
+"""A trained model: the function, and what is needed to say its values in the user's own terms.
+
+`model.safetensors` holds it whole: arrays, and a recipe for its family and features.  It loads without any training
+data, without pickle, and predicts in one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
+from ffgb.core.types import Array
+from ffgb.data.files import read_points
+from ffgb.data.preprocess import Column, Table
+from ffgb.errors import FFGBError
+from ffgb.protocol.codec import Message, decode, encode
+from ffgb.protocol.describe import build, describe
+from ffgb.protocol.job import Job, light
+
+ROWS_AT_ONCE = 8192
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """f, and the names of its classes and columns."""
+
+    job: Job
+    f: Function
+    shape: tuple[int, ...]
+    """Of one point: what `predict` takes rows of."""
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Names of the numbers in a point; none for images."""
+    table: Table | None = None
+    """How points come from raw columns, if the model was trained on tables as they are."""
+
+    @property
+    def family(self) -> Family:
+        return self.job.family
+
+    @property
+    def form(self) -> Table | None:
+        """How a file's rows become points: raw columns by the table, numbers by their names; None for images."""
+        if self.table is None and self.columns:
+            return Table(tuple(Column(name) for name in self.columns))
+        return self.table
+
+    def read(self, file: Path) -> Array:
+        """A file's rows as points."""
+        return read_points(file, self.form)
+
+    def decision(self, x: Array) -> Array:
+        """f(x), (n, c): scores of the classes, or scaled targets."""
+        if x.shape[1:] != self.shape:
+            raise FFGBError(f"the points have shape {x.shape[1:]}, but the model was trained on points of {self.shape}")
+        # A closed family is one product: in float64, for of scores of hundreds float32 keeps four digits.
+        kind = np.float64 if isinstance(self.family, ClosedFamily) else np.float32
+        some = (x[a : a + ROWS_AT_ONCE] for a in range(0, len(x), ROWS_AT_ONCE))
+        parts = [self.f.evaluate(self.family.features(rows).astype(kind, copy=False)) for rows in some]
+        return np.concatenate(parts) if parts else np.empty((0, self.job.loss.outputs))
+
+    def predict_proba(self, x: Array) -> Array:
+        """Class probabilities (n, classes)."""
+        return self.job.loss.probability(self.decision(x))
+
+    def predict(self, x: Array) -> Array:
+        """Class names, or values in the target's own units."""
+        if self.job.loss.classification:
+            names: Array = np.asarray(self.classes)[self.predict_proba(x).argmax(axis=1)]
+            return names
+        values = self.job.predicted(self.decision(x))
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def score(self, x: Array, y: Array) -> dict[str, float]:
+        """Loss and accuracy (y as class indices), for two classes the AUC too; or loss and RMSE in its unit."""
+        f = self.decision(x)
+        if self.job.loss.classification:
+            right = self.job.loss.probability(f).argmax(axis=1) == y
+            score = {"loss": float(self.job.loss.value(f, y).mean()), "accuracy": float(right.mean())}
+            return score | ({"auc": auc(self.job.loss.probability(f)[:, 1], y)} if len(self.classes) == 2 else {})
+        target = self.job.target
+        scaled = y if target is None else target.encode(y)
+        values = self.job.predicted(f)
+        error = values - y.reshape(values.shape)
+        return {
+            "loss": float(self.job.loss.value(f, scaled).mean()),
+            "rmse": float(np.sqrt(np.square(error).sum(axis=1).mean())),
+        }
+
+    def to_bytes(self) -> bytes:
+        job = replace(self.job, geometry=None, begins=None, share=1.0, at=0)  # these were for training
+        recipe, arrays = describe(job)
+        values = {
+            "recipe": recipe,
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "columns": list(self.columns),
+            "table": None if self.table is None else self.table.to_json(),
+        }
+        return encode(Message("model", values=values, tensors={**light(self.f), **arrays}))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Model:
+        """The inverse of `to_bytes`."""
+        message = decode(data)
+        if message.kind != "model":
+            raise FFGBError(f"it is a message of the kind {message.kind!r}")
+        values = message.values
+        job = build(values["recipe"], message.tensors)
+        if not isinstance(job, Job):
+            raise FFGBError("it does not describe a job")
+        f = from_tensors(job.family, message.tensors)
+        table = values.get("table")
+        return Model(
+            *(job, f, tuple(values["shape"]), tuple(values["classes"]), tuple(values["columns"])),
+            table=None if table is None else Table.from_json(table),
+        )
+
+    @staticmethod
+    def load(path: str | Path) -> Model:
+        """The model in a file, or in a run directory."""
+        file = Path(path)
+        if file.is_dir():
+            if (file / "config.json").exists() and not (file / "model.safetensors").exists():
+                raise FFGBError(f"the run in {file} did not end; continue it with: ffgb train --resume --out {file}")
+            file = file / "model.safetensors"
+        if not file.exists():
+            raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
+        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz"):
+            raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
+        try:
+            return Model.from_bytes(file.read_bytes())
+        except (FFGBError, KeyError, TypeError, ValueError) as error:
+            raise FFGBError(f"{file} is not a model that ffgb wrote, or cannot be used here: {error}") from error
+
+
+def auc(score: Array, y: Array) -> float:
+    """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing."""
+    from scipy.stats import rankdata  # here, because it takes time to import
+
+    ranks, ones = rankdata(score), int((y == 1).sum())
+    if ones in (0, len(y)):
+        return 0.5
+    return float((ranks[y == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones)))

@@ -1,0 +1,283 @@
+"""Choices where none is given: what suits the data, the learner and the algorithm.
+
+What a learner or an algorithm needs other than usual is declared by its class (`defaults`).  Here are the choices that
+depend on several parts at once, and the checks that they fit together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ffgb.algorithms import Algorithm
+from ffgb.algorithms.catalogue import ALGORITHMS
+from ffgb.algorithms.ffgb import FFGB
+from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.algorithms.ffgb_l import FFGBL
+from ffgb.algorithms.parametric import Parametric
+from ffgb.core.losses import LOSSES, Loss
+from ffgb.data import Dataset
+from ffgb.errors import FFGBError, option
+from ffgb.features.catalogue import FOURIER, PATCHES, Space, default_map
+from ffgb.features.encoder import Encoder
+from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
+from ffgb.learners.nets import Net
+from ffgb.settings import Values
+from ffgb.user_code import class_named
+
+RIDGE = 1e-3
+"""Of a client's own fit."""
+SHARED: Mapping[str, Any] = {"rounds": 10, "local_steps": 1, "schedule": "search"}
+"""In a shared geometry one local step is all there is to gain, and the search finds its length."""
+LOCAL: Mapping[str, Any] = {"rounds": 30, "local_steps": 2, "schedule": "constant"}
+"""Of closed families in the geometry of a client's own points; the step is the inverse of the loss's smoothness."""
+PARAMETRIC_STEPS = {"features": 4.0, "linear": 0.1}
+"""Step sizes of methods on parameters, where a learner does not say; others take 0.05.  `ffgb tune` finds better."""
+SMOOTH = ("inputs", *FOURIER)
+"""Maps without jumps, which FFGB.L can have."""
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The algorithm of a name, or of the user's own."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    found: type[Algorithm] = class_named(name, Algorithm, "algorithm")
+    return found
+
+
+def learner_class(config: Values) -> Any:
+    """The class of an open family; None for those that are linear over a map."""
+    if config.learner in CLOSED:
+        return None
+    needs = algorithm_class(config.algorithm).needs
+    if config.learner in FAMILIES:
+        found = family_for(config.learner, needs)
+        if found is None:
+            raise FFGBError(
+                f"{config.algorithm} needs learners with {needs}, and {config.learner} has none; choose another "
+                f"{option('learner')}"
+            )
+        return found
+    if ":" not in config.learner:
+        known = ", ".join((*CLOSED, *FAMILIES))
+        raise FFGBError(f"there is no learner {config.learner!r}; choose {known}, or your own package.module:Name")
+    return class_named(config.learner, object, "learner", otherwise=Net)
+
+
+def make_loss(config: Values, dataset: Dataset) -> Loss:
+    """The loss, if it fits the task."""
+    kind: Any = LOSSES[config.loss] if config.loss in LOSSES else class_named(config.loss, Loss, "loss")
+    fields = {field.name for field in dataclasses.fields(kind)} - {"outputs"}
+    own = {name: getattr(config, name) for name in ("level", "delta") if name in fields}
+    loss: Loss = kind.of(len(dataset.classes), dataset.outputs, **own)
+    return loss
+
+
+def make_space(dataset: Dataset) -> Space:
+    """What a feature map may know of the data before it asks."""
+    return Space(dataset.x.shape[1:], dataset.image, dataset.columns, len(dataset.x))
+
+
+def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) -> Any:
+    """The configuration with every choice made."""
+    algorithm = algorithm_class(config.algorithm)
+    closed = config.learner in CLOSED
+    chosen = _who(config, dataset)
+    m, clients = int(chosen["participation"]), chosen["clients"]
+    chosen["loss"] = _loss(config, dataset, algorithm)
+    chosen["geometry"] = config.geometry or ("shared" if closed and algorithm is FFGB else "local")
+    _check(config, dataset, algorithm, chosen, users)
+    chosen["task"] = dataset.task
+    chosen["mu"] = algorithm.defaults.get("mu", 0.0) if config.mu is None else config.mu
+    if config.one_round is None and algorithm is FFGBL:
+        chosen["one_round"] = m == clients
+    chosen["stop"] = config.rounds is None if config.stop is None else config.stop
+    # The paper weights clients alike; in a shared geometry the result should not depend on the split, and FedAvg and
+    # those after it weight clients by their points.
+    by_size = chosen["geometry"] == "shared" or issubclass(algorithm, Parametric)
+    chosen["client_weights"] = config.client_weights or ("size" if by_size else "uniform")
+    _check_weights(config, chosen)
+    found = dataclasses.replace(config, **chosen)
+    suits = _suits(found, dataset, algorithm, m < clients)
+    unset = {name: value for name, value in suits.items() if hasattr(config, name) and getattr(config, name) is None}
+    return dataclasses.replace(found, **unset)
+
+
+def _who(config: Any, dataset: Dataset) -> dict[str, Any]:
+    """Who holds what, and who takes part."""
+    split = config.split or ("natural" if dataset.sites else "similarity")
+    clients = config.clients or (max(1, len(dataset.sites)) if split == "natural" else 20)
+    if split == "natural" and config.by:
+        raise FFGBError(
+            f"{option('by')} is for a set that is dealt out to clients; these are clients already: leave it out"
+        )
+    m = clients if config.participation is None else config.participation
+    m = max(1, round(m * clients)) if isinstance(m, float) and 0 < m <= 1 else m
+    if not (1 <= m <= clients and float(m).is_integer()):
+        raise FFGBError(
+            f"{option('participation', config.participation)} is neither a share up to 1.0 nor a number from 1 to "
+            f"{clients}"
+        )
+    return {"split": split, "clients": clients, "participation": int(m)}
+
+
+def _loss(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> str:
+    if config.loss != "auto":
+        return str(config.loss)
+    if not dataset.classes:
+        return str(algorithm.defaults.get("regression_loss", "square"))
+    return "logistic" if len(dataset.classes) == 2 else "cross-entropy"
+
+
+def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: bool) -> dict[str, Any]:
+    """What suits the learner and the algorithm, where nothing is given."""
+    closed, shared = config.learner in CLOSED, config.geometry == "shared"
+    suits: dict[str, Any] = {**(SHARED if shared else LOCAL)} if closed else {**learner_class(config).defaults}
+    fitted = {name: Net.defaults[name] for name in ("hidden", "oracle_steps", "learning_rate", "batch")}
+    suits = {**fitted, **suits, **algorithm.defaults}
+    if closed:
+        suits |= _map_for(config, dataset, algorithm)
+    if sampled and suits["schedule"] == "search":
+        # A search among few clients finds the step that is best for them.  Shorter steps average over samples, and
+        # everyone should have about ten turns.
+        m, clients = config.participation, config.clients
+        rounds = min(100, math.ceil(10 * clients / m))
+        suits |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
+    suits["step_size"] = _step_size(config, dataset, algorithm, suits)
+    return suits
+
+
+def _step_size(config: Any, dataset: Dataset, algorithm: type[Algorithm], suits: Mapping[str, Any]) -> float:
+    if issubclass(algorithm, Parametric):  # a step in parameter space has nothing to do with the loss's smoothness
+        closed = config.learner in CLOSED
+        return float(PARAMETRIC_STEPS[config.learner] if closed else suits.get("parametric_step", 0.05))
+    if (config.schedule or suits["schedule"]) in ("constant", "search"):
+        return float(suits.get("shrinkage", 1.0) / make_loss(config, dataset).smoothness)
+    if not dataset.classes:
+        return 2.0  # 2/(Kt+k+1): the theorem's, for the square loss is strongly convex with μ = 1
+    return float(suits.get("step_size", 20.0))
+
+
+def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[str, Any]:
+    """The feature map, the Gram and the ridge."""
+    suits: dict[str, Any] = {"map": "inputs" if config.learner == "linear" else default_map(make_space(dataset))}
+    if algorithm is FFGBL and config.learner != "linear":
+        suits |= {"map": "inputs+fourier", "features": 512}
+    if algorithm is not FFGBL and not issubclass(algorithm, Parametric):  # ffgb-l chooses its own
+        suits["ridge"] = RIDGE
+    if config.geometry == "shared":
+        suits["gram"] = "tied" if (config.map or suits["map"]) in PATCHES else "exact"
+        # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
+        suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
+    return suits
+
+
+# Checks
+
+
+def _check(
+    config: Any,
+    dataset: Dataset,
+    algorithm: type[Algorithm],
+    chosen: Mapping[str, Any],
+    users: Mapping[str, Sequence[str]],
+) -> None:
+    """Refuse settings that do not fit together: someone would wait for their effect."""
+    closed = config.learner in CLOSED
+    if chosen["geometry"] == "shared" and not closed:
+        raise FFGBError(
+            f"{option('geometry', 'shared')} is for {' and '.join(CLOSED)}; {config.learner} has none to share"
+        )
+    if chosen["geometry"] == "shared" and algorithm is not FFGB:
+        raise FFGBError(
+            f"{config.algorithm} fits in norms of each client's own points; use {option('geometry', 'local')}"
+        )
+    if config.algorithm in ALGORITHMS:
+        for name, some in users.items():
+            if config.algorithm not in some and getattr(config, name) != type(config)().__getattribute__(name):
+                raise FFGBError(f"{option(name)} is for {' and '.join(some)}, not for {config.algorithm}")
+    one_array = issubclass(algorithm, Parametric) or (closed and algorithm is not FFGBC)
+    if config.aggregate != "mean" and not one_array:
+        raise FFGBError(
+            f"{option('aggregate', config.aggregate)} is for learners whose sum is one array, such as features"
+        )
+    _check_distillation(config, closed)
+    if config.schedule == "search" and algorithm is not FFGB:
+        raise FFGBError(
+            f"{config.algorithm} is bounded by the steps of its schedule: this algorithm cannot be combined with "
+            f"{option('schedule', 'search')}"
+        )
+    if algorithm is FFGBC and not dataset.classes and config.loss not in ("auto", "huber"):
+        raise FFGBError(
+            f"ffgb-c needs a loss with a bounded gradient; for regression leave {option('loss')} out, or use huber"
+        )
+    if issubclass(algorithm, Parametric):
+        _check_parametric(config)
+    elif config.local_epochs or (config.batch or 1) < 1:
+        raise FFGBError(
+            f"{option('local_epochs')} and a {option('batch')} below 1 are for parametric methods, such as fedavg"
+        )
+    if algorithm is FFGBL:
+        _check_lipschitz(config, dataset, int(chosen["participation"]) < chosen["clients"])
+
+
+def _check_weights(config: Any, chosen: Mapping[str, Any]) -> None:
+    share, clients = config.largest_weight, chosen["clients"]
+    if share is not None and chosen["client_weights"] != "size":
+        raise FFGBError(
+            f"{option('largest_weight')} is for clients that weigh by their rows; add "
+            f"{option('client_weights', 'size')}"
+        )
+    if share is not None and share * clients < 1:
+        raise FFGBError(
+            f"{option('largest_weight', f'{share:g}')} is less than an equal share of {clients} clients; "
+            f"choose {1 / clients:.3g} or more"
+        )
+
+
+def _check_distillation(config: Any, closed: bool) -> None:
+    if config.distill and closed:
+        raise FFGBError(f"{option('distill')} is for ensembles; {config.learner} is one array, whatever was added")
+    if config.distill_rounds != type(config)().distill_rounds and config.distill != "rounds":
+        raise FFGBError(f"{option('distill_rounds')} is for {option('distill', 'rounds')}")
+    if config.distill == "rounds" and config.learner == "tree":
+        raise FFGBError(
+            f"{option('distill', 'rounds')} moves a learner by gradients, and trees have none; use "
+            f"{option('distill', 'clients')}"
+        )
+
+
+def _check_parametric(config: Any) -> None:
+    idle = {"mu": config.mu, "no_residual": not config.residual, "validation": config.validation}
+    for name, given in idle.items():
+        if given:
+            raise FFGBError(f"{option(name)} is for ffgb; {config.algorithm} has no use for it")
+    if config.learner == "tree":
+        raise FFGBError(f"{config.algorithm} moves parameters by gradients, and trees have none; use ffgb")
+    if config.schedule not in (None, "constant"):
+        raise FFGBError(f"{config.algorithm} takes constant steps; leave {option('schedule')} out, or say constant")
+
+
+def _check_lipschitz(config: Any, dataset: Dataset, sampled: bool) -> None:
+    if dataset.classes:
+        raise FFGBError(f"ffgb-l is for regression, and {dataset.name} has classes; use ffgb-c")
+    if config.mu not in (None, 1.0):
+        raise FFGBError(f"ffgb-l has μ = 1, the strong convexity of the square loss; leave {option('mu')} out")
+    if config.one_round and sampled:
+        raise FFGBError(
+            f"{option('one_round')} has no rounds to sample clients in; leave {option('participation')} out"
+        )
+    if config.validation:
+        raise FFGBError(
+            f"{option('validation')} chooses λ and rounds; ffgb-l chooses its own λ, and has one exchange: leave it out"
+        )
+    if config.learner not in (*CLOSED, "mlp"):
+        raise FFGBError(
+            f"ffgb-l needs functions whose Lipschitz constant is known, and {config.learner} has none: trees jump, and "
+            f"nets of your own may be as steep as they like; choose {option('learner', 'features')}, linear or mlp"
+        )
+    for name in (config.map or "inputs").split("+"):
+        if name not in SMOOTH and not Encoder.names(name):
+            raise FFGBError(f"ffgb-l needs a map without jumps, and {name} has some; choose {', '.join(SMOOTH)}")

@@ -1,0 +1,400 @@
+"""Training as a library call: from a configuration to a run directory, as `ffgb train` does, or on arrays in memory.
+
+>>> result = train(Config(data="wine", clients=4, rounds=3), workers=0)
+>>> result.summary["clients"], result.model.f.terms
+(4, 1)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from ffgb import report
+from ffgb.algorithms import Algorithm
+from ffgb.algorithms.ffgb_shared import spent
+from ffgb.core.functions import Family
+from ffgb.core.losses import Loss
+from ffgb.core.types import Array
+from ffgb.data import Dataset
+from ffgb.data.sites import Schema, tests_of
+from ffgb.engines.local import local_engine
+from ffgb.errors import FFGBError, option
+from ffgb.federation.distillation import distilled_rounds
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Learner, Server
+from ffgb.federation.state import State
+from ffgb.protocol.costs import Costs
+from ffgb.protocol.engine import Engine
+from ffgb.runs.by_client import described
+from ffgb.runs.callbacks import Callback, Functions, Told
+from ffgb.runs.choose_ridge import choose
+from ffgb.runs.config import Config, load_data
+from ffgb.runs.directory import Run
+from ffgb.runs.holdings import make_holdings, make_parts, server_options
+from ffgb.runs.learners import make_algorithm, make_learner, make_student
+from ffgb.runs.model import Model
+from ffgb.runs.resolve import make_loss
+from ffgb.runs.simulation import simulation
+
+log = logging.getLogger(__name__)
+
+OF_ONE_ROUND = ("seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
+"""What a line of the metrics says that a summary of the last line should not."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run that ended; `finished` is False if it was asked to stop before its last round."""
+
+    run: Run | None
+    model: Model
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any]
+    finished: bool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Sites that are not on this machine: how to reach them, what they agreed on, and how few may answer."""
+
+    engine: Engine
+    schema: Schema
+    minimum: int
+
+    def options(self, config: Config) -> dict[str, Any]:
+        """What the server must know of them."""
+        return {
+            **server_options(config),
+            "points": list(self.schema.rows),
+            "tests": tests_of(self.schema),
+            "minimum": min(self.minimum, int(config.participation or self.minimum)),
+            "names": self.schema.names,
+            "owners": [i for i, rows in enumerate(self.schema.test_rows) if rows],
+        }
+
+
+def train(
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    engine: str = "local",
+    elsewhere: Elsewhere | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_start: Callable[[Config, Dataset], None] = lambda config, dataset: None,
+    on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
+    on_round: Callable[[dict[str, Any]], None] = lambda metrics: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    enough: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train; with `out`, write a run directory, or continue the one that is there.
+
+    Parameters
+    ----------
+    config
+        The settings.
+    out
+        The run directory.  Without it nothing is written.
+    resume
+        Continue the run in `out`.
+    workers
+        Worker processes; None: one a core; 0: none.
+    engine
+        "local", or "flower": its simulation, under Ray.
+    elsewhere
+        Real sites, in place of the data that the settings name.
+    callbacks
+        Objects that are told what goes on (callbacks.py).
+    on_start, on_setup, on_round
+        Functions that are told the same.
+    should_stop
+        Asked after each round: True ends the training before its last round.
+    enough
+        Asked after whole rounds: True ends the run as if no more rounds had been asked for.
+
+    Returns
+    -------
+    Result
+        The model, the metrics of each round and the summary.
+    """
+    told = Told([*callbacks, Functions(on_start, on_setup, on_round)], should_stop)
+    path = None if out is None else Path(out)
+    with ExitStack() as held:
+        training = _Training(config, path, told, held)
+        training.open(resume=resume)
+        training.meet(elsewhere, workers, engine)
+        state = training.begin(elsewhere)
+        if not training.over:
+            state = training.rounds(state, enough)
+        result = training.end(state, elsewhere)
+    told.end(result)
+    return result
+
+
+@final
+class _Training:
+    """One training, step by step: what each step finds out is kept here for the next."""
+
+    def __init__(self, config: Config, path: Path | None, told: Told, held: ExitStack) -> None:
+        self.config, self.path, self.told, self.held = config, path, told, held
+        self.began = time.perf_counter()
+        self.run: Run | None = None
+        self.metrics: list[dict[str, Any]] = []
+        self.before, self.setup = 0.0, 0.0
+        """Seconds that earlier sittings took, and those of the set-up."""
+        self.parts: list[Array] | None = None
+        """Who holds which rows, if they are here."""
+        self.costs = Costs()
+        self.dataset: Dataset
+        self.engine: Engine
+        self.server: Server
+
+    def open(self, *, resume: bool) -> None:
+        """Take hold of the run directory, or see that it can be made."""
+        if self.path is None:
+            return
+        if resume:
+            self.run = Run.open(self.path)
+            self.held.enter_context(self.run.locked())
+        else:
+            Run.must_be_free(self.path)
+
+    def _create(self) -> None:
+        """Make the run directory: with the first round, for what fails before leaves nothing behind."""
+        if self.path is not None and self.run is None:
+            self.run = Run.create(self.path, self.config.to_json())
+            self.held.enter_context(self.run.locked())
+
+    def meet(self, elsewhere: Elsewhere | None, workers: int | None, engine: str) -> None:
+        """The data, the settings that suit them, and the clients."""
+        self.dataset = load_data(self.config) if elsewhere is None else elsewhere.schema.dataset()
+        self.config = self.config.resolved(self.dataset)
+        self.told.start(self.config, self.dataset)
+        if self.config.precision == "int8" and self.config.geometry == "shared":
+            log.warning("in a shared geometry int8 may spoil the model (experiments/README.md); float16 does not")
+        if elsewhere is not None:
+            for name in ("weights", "exposure"):
+                if getattr(self.config, name) is not None:
+                    raise FFGBError(f"{option(name)} is for training on one machine so far; leave it out between sites")
+            if self.config.validation:
+                raise FFGBError(
+                    f"{option('validation')} is for training on one machine; give {option('ridge')} and "
+                    f"{option('rounds')}"
+                )
+            self.engine, options = elsewhere.engine, elsewhere.options(self.config)
+        else:
+            self.parts = make_parts(self.config, self.dataset)
+            if self.config.validation and self.run is None:
+                self.config, self.costs, _ = choose(self.config, self.dataset, self.parts, workers, self.told.setup)
+            holdings, options = make_holdings(self.config, self.dataset, self.parts)
+            self.engine = self.held.enter_context(_engine(engine, self.config, holdings, workers))
+        self.server = Server(self.engine, **options, on_setup=self.told.setup)
+
+    def begin(self, elsewhere: Elsewhere | None) -> State:
+        """f^0 by a set-up, or where an earlier sitting ended."""
+        algorithm, loss = make_algorithm(self.config), make_loss(self.config, self.dataset)
+        learner = make_learner(self.config, self.dataset)
+        saved = self.run.load() if self.run is not None else None
+        known, noted = self.run.load_setup() if self.run is not None and elsewhere is not None else ({}, None)
+        if noted is not None:
+            self.costs = self.server.recall(noted)
+        if saved is not None:
+            state, self.metrics, self.before = saved
+            self.setup = self.metrics[0]["setup_seconds"]
+        else:
+            if elsewhere is not None:
+                self._create()  # what sites elsewhere have answered once they need not answer again
+            starts = time.perf_counter()
+            state = self.server.start(
+                algorithm,
+                learner,
+                loss,
+                scale_target=not loss.classification,
+                known=known,
+                before=self.costs,
+                keep=_keeper(self.server, None if elsewhere is None else self.run),
+            )
+            self.setup = time.perf_counter() - starts
+        self._check_rounds(state)
+        return state
+
+    def _check_rounds(self, state: State) -> None:
+        """Is the run that is there as long as was asked for, or shorter?"""
+        config, run = self.config, self.run
+        if state.t > config.exchanges:
+            raise FFGBError(
+                f"the run in {self.path} has {state.t} rounds already, more than {option('rounds', config.rounds)}"
+            )
+        if run is not None and run.config["rounds"] != config.rounds:
+            if config.one_round:
+                raise FFGBError(
+                    f"the run in {self.path} is one exchange for {run.config['rounds']} rounds; start another run"
+                )
+            run.write_json("config.json", config.to_json())  # more rounds were asked for
+        if run is not None and not self.over and state.t < config.exchanges:
+            run.reopen()
+
+    @property
+    def over(self) -> bool:
+        """There is nothing left to learn but noise, and that ends it."""
+        return bool(self.config.stop and self.metrics and spent(self.metrics[-1]))
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.began
+
+    def rounds(self, state: State, enough: Callable[[], bool]) -> State:
+        """The rounds that are left, each written down when it is over."""
+        last = self.metrics[-1] if self.metrics else {}
+        carried = {name: value for name, value in last.items() if name.startswith("wire_")}
+        if self.told.should_stop():
+            return state
+        for after, measured in rounds_of(self.server, state, self.config):
+            state, line = after, measured | {"setup_seconds": self.setup}
+            wire = self.engine.wire().items()
+            line |= {name: carried.get(name, 0.0) + total / self.server.N for name, total in wire}
+            self.metrics.append(line)
+            self._create()
+            if self.run is not None:
+                self.run.save(state, self.metrics, self.seconds)
+                self.run.forget_totals()
+            self.told.round(line)
+            if state.t % self.config.phases == 0 and not self.config.one_round and enough():
+                self._end_here(state)
+                break
+            if self.told.should_stop():
+                break
+        return state
+
+    def _end_here(self, state: State) -> None:
+        """As if no more rounds had been asked for."""
+        self.config = dataclasses.replace(self.config, rounds=state.t // self.config.phases, stop=False)
+        if self.run is not None:
+            self.run.write_json("config.json", self.config.to_json())
+
+    def end(self, state: State, elsewhere: Elsewhere | None) -> Result:
+        """The model, and what is written when a training ends."""
+        # What is returned is what is saved: an ensemble in one block, parameters as they travel.
+        job = dataclasses.replace(state.job, family=state.result.family)  # of parameter space, the model alone
+        dataset = self.dataset
+        data = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
+        summary = _summary(self.config, self.metrics, self.seconds)
+        finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
+        if finished:
+            _warn_uncovered(self.metrics)
+        if self.run is not None and finished:
+            if self.server.conversation.seen:  # else it had ended before, and they were written then
+                natural = self.config.split == "natural" or elsewhere is not None
+                names = dataset.sites if natural else [str(i) for i in range(self.server.N)]
+                self.run.write_json("clients.json", described(self.server, model, dataset, names, self.parts))
+            self.run.write_model(data)
+            self.run.write_json("summary.json", summary)
+            report.write([self.run.path], self.run.path / "report.html")
+        return Result(self.run, model, self.metrics, summary, finished)
+
+
+def _warn_uncovered(metrics: Sequence[Mapping[str, Any]]) -> None:
+    if calls := sum(line.get("uncovered", 0.0) for line in metrics):
+        log.warning(
+            "the oracle did not contract in its own norm in %d calls (least γ %.3f): the theorem says nothing "
+            "about them; another learner may do better",
+            int(calls),
+            min(line["gamma_min"] for line in metrics),
+        )
+
+
+def _keeper(server: Server, run: Run | None) -> Callable[[Mapping[str, Any], Costs], None]:
+    """What keeps the set-up in the run directory as it becomes known, if there is one."""
+
+    def keep(known: Mapping[str, Any], costs: Costs) -> None:
+        if run is not None:
+            run.save_setup(known, server.noted(costs))
+
+    return keep
+
+
+def _engine(
+    name: str, config: Config, holdings: Sequence[Holding], workers: int | None
+) -> AbstractContextManager[Engine]:
+    if name == "local":
+        return local_engine(holdings, workers, config.code)
+    if name != "flower":
+        raise FFGBError(f"--engine is local or flower, not {name!r}")
+    return simulation(json.dumps(config.to_json()), len(holdings), workers)
+
+
+def rounds_of(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
+    if config.distill == "rounds":
+        return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
+    return server.rounds(state, config.exchanges, stop=bool(config.stop))
+
+
+def federate(
+    clients: Sequence[tuple[Array, Array]],
+    family: Family | Learner,
+    loss: Loss,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    tests: Sequence[tuple[Array, Array]] = (),
+    workers: int | None = 0,
+    seed: int = 0,
+    participation: int | None = None,
+    by_size: bool = False,
+) -> tuple[State, list[dict[str, Any]]]:
+    """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
+
+    The family may be one that is made in a set-up exchange, and share a geometry: a function of `ask`
+    (federation/server.py).
+
+    >>> import numpy as np
+    >>> from ffgb import FFGB
+    >>> from ffgb.features.basic import Flatten
+    >>> from ffgb.learners.linear import Linear
+    >>> from ffgb.core.losses import Logistic
+    >>> from ffgb.core.schedules import Constant
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [(x, (x[:, 0] > 0).astype(int)) for x in rng.standard_normal((3, 40, 2))]
+    >>> family = Linear(Flatten(2), outputs=1)
+    >>> state, metrics = federate(clients, family, Logistic(), FFGB(Constant(4.0), K=2), rounds=5)
+    >>> state.f(np.array([[1.0, 0.0], [-1.0, 0.0]])) > 0
+    array([[ True],
+           [False]])
+    """
+    learner: Learner = (lambda ask: (family, None)) if isinstance(family, Family) else family
+    holdings = [Holding(x, y) for x, y in (*clients, *tests)]
+    with local_engine(holdings, workers) as engine:
+        options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
+        server = Server(engine, [len(y) for _, y in clients], len(tests), **options)
+        state = server.start(algorithm, learner, loss)
+        metrics = []
+        for after, line in server.rounds(state, rounds):
+            state = after
+            metrics.append(line)
+    return state, metrics
+
+
+def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    last = metrics[-1] if metrics else {}
+    return {
+        "algorithm": config.algorithm,
+        "learner": config.learner,
+        "data": config.data[0] if len(config.data) == 1 else list(config.data),
+        "clients": config.clients,
+        "rounds": len(metrics) // config.phases,
+        **({"ridge": config.ridge} if config.validation else {}),
+        **{name: value for name, value in last.items() if name not in OF_ONE_ROUND},
+        "communication_models": last.get("models_up", 0.0) + last.get("models_down", 0.0),
+        "seconds_total": seconds,
+    }

@@ -1,0 +1,613 @@
+"""scikit-learn estimators: `fit(X, y, clients=…)` trains across clients that are named row by row.
+
+>>> from sklearn.datasets import load_iris
+>>> x, y = load_iris(return_X_y=True)
+>>> classifier = FFGBClassifier(rounds=3).fit(x, y, clients=y)  # three clients that hold one class each
+>>> bool(classifier.score(x, y) > 0.9), len(classifier.history_)
+(True, 3)
+
+They train as `ffgb train` does, and `model_` is the model that it would have written, to the bit.
+`classifier.export("model.onnx")` writes it as a file that runs without ffgb (runs/onnx.py).  Arrays are numbers,
+as scikit-learn checks them.  The columns of a pandas DataFrame may be text and have missing values: each client says
+what sites say about their files, and all agree on what becomes of each column (data/preprocess.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from threadpoolctl import threadpool_limits
+
+from ffgb.algorithms.ffgb_shared import spent
+from ffgb.core.functions import OpenSum
+from ffgb.core.losses import LOSSES
+from ffgb.core.types import Array
+from ffgb.data import Dataset
+from ffgb.data.dataset import CLASSIFICATION, REGRESSION
+from ffgb.data.partition import natural
+from ffgb.data.preprocess import NUMBER, TEXT, Table, agree, describe, raw
+from ffgb.engines.local import local_engine
+from ffgb.errors import FFGBError, as_parameter
+from ffgb.features.basic import Flatten
+from ffgb.federation.server import Learner, Server
+from ffgb.federation.state import State
+from ffgb.hardware import cores
+from ffgb.learners.adapter import INSTEAD, Adapter, Resident
+from ffgb.protocol.codec import decode, encode
+from ffgb.protocol.costs import Costs
+from ffgb.protocol.job import Update
+from ffgb.runs.choose_ridge import choose
+from ffgb.runs.config import SETTINGS, Config
+from ffgb.runs.holdings import make_holdings, make_parts
+from ffgb.runs.learners import make_algorithm, make_learner
+from ffgb.runs.model import Model
+from ffgb.runs.resolve import make_loss
+from ffgb.runs.training import rounds_of
+from ffgb.settings import plain
+
+log = logging.getLogger("ffgb")
+
+LEAST = 2
+"""Rows to learn from."""
+ELSEWHERE = (
+    *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
+    *("weights", "exposure"),
+)
+"""Settings of `ffgb train` that say where its rows are and who holds them."""
+OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
+"""Parameters that are no settings of a run, and what they are by default."""
+
+
+@final
+class EstimatorError(FFGBError, ValueError):
+    """An FFGBError as scikit-learn's users expect it: a ValueError, in terms of parameters rather than of flags."""
+
+
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except FFGBError as error:
+        raise EstimatorError(error.worded(as_parameter)) from error
+
+
+def _settings() -> dict[str, Any]:
+    """The settings that an estimator has as parameters, and what they are by default."""
+    return {name: setting.default for name, setting in SETTINGS.items() if name not in ELSEWHERE}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Progress:
+    """What a warm start goes on from."""
+
+    config: Config
+    rows: str
+    """A fingerprint of the rows and of who holds them."""
+    learner: str
+    """What was given as the learner, in full."""
+    state: State
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]
+    """What both estimators do: settings, rows and rounds."""
+
+    _checks: ClassVar[Mapping[str, bool]]
+    """How scikit-learn is to check targets."""
+
+    config_: Config
+    """The settings, with every choice made."""
+    history_: list[dict[str, Any]]
+    """The metrics of each round."""
+    model_: Model
+    """What `ffgb train` would have written: `to_bytes` is the content of a model.safetensors."""
+    n_features_in_: int
+    feature_names_in_: Array
+    """Names of the columns of a DataFrame."""
+    _stages: list[Update]
+    """What each round made of f."""
+
+    def __init__(self, **parameters: Any) -> None:
+        for name, default in {**_settings(), **OWN}.items():
+            setattr(self, name, parameters.pop(name, default))
+        if parameters:
+            raise TypeError(f"{type(self).__name__} has no parameter {next(iter(parameters))!r}")
+
+    # what scikit-learn reads the parameters from
+    __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            *(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                for name, default in {**_settings(), **OWN}.items()
+            ),
+        ]
+    )
+
+    def fit(self, X: Any, y: Any, clients: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array or DataFrame
+            A row a point.
+        y : array
+            Targets.
+        clients : array, optional
+            Who holds which row, by a name or number a row.  Without it one client holds all.
+        sample_weight : array, optional
+            What each row weighs.  Without it all weigh the same.
+        """
+        workers, adapted = _workers(self.n_jobs), not isinstance(self.learner, str)
+        progress = getattr(self, "_progress", None) if self.warm_start else None
+        # One job is one thread: where cores are busy, more of them wait for each other for seconds in a small fit.
+        with _as_value_error(), threadpool_limits(limits=None if workers else 1):
+            config = self._config(progress)
+            if adapted:
+                _check_adapted(config, workers)
+            dataset, classes = self._dataset(config, X, y, clients, sample_weight)
+            config = config.resolved(dataset)
+            if adapted:
+                config = replace(config, learner=type(self.learner).__name__)
+            rows, learner = _fingerprint(dataset), _in_full(self.learner)
+            state, history, stages = None, list[dict[str, Any]](), list[Update]()
+            if progress is not None:
+                _check_same(progress, _Progress(config, rows, learner, progress.state), self.history_)
+                state, history, stages = progress.state, list(self.history_), list(self._stages)
+            parts, costs = make_parts(config, dataset), Costs()
+            if config.validation:
+                config, costs, _ = choose(config, dataset, parts, workers)
+            make = partial(_adapted, self.learner) if adapted else make_learner
+            if not (config.stop and history and spent(history[-1])):  # else it had ended of itself
+                for after, line in _boosted(config, dataset, parts, make, workers, state, costs):
+                    state = after
+                    history.append(line)
+                    stages.append(_stage(state))
+        assert state is not None
+        if classes is not None:
+            self.classes_ = classes
+        self.config_, self.history_, self.model_ = config, history, _model(state, dataset, adapted=adapted)
+        self._stages = stages
+        # Geometries are large.  A fit from the start comes to the same bits, so that nothing but time is lost.
+        self._progress = _Progress(config, rows, learner, state) if self.warm_start else None
+        return self
+
+    def export(self, path: str | Path) -> float:
+        """Write the fitted model as an ONNX file, once that says what the model says; the largest difference.
+
+        The file takes what `fit` took: an array as the float32 input x, (n, columns); of a DataFrame each column as an
+        input of its name, (n, 1), float32 with NaN or text with "" where a value is missing.  It gives label, the class
+        as text, and probabilities in the order of `classes_`; or prediction.  See runs/onnx.py; it needs ffgb[onnx].
+        """
+        from ffgb.runs.onnx import export
+
+        check_is_fitted(self)
+        with _as_value_error():
+            return export(self.model_, Path(path))
+
+    @abstractmethod
+    def _targets(self, y: Array) -> tuple[Array, Array | None]:
+        """Checked targets as a data set has them, and their classes."""
+
+    @abstractmethod
+    def _values(self, f: Array) -> Array:
+        """What f is called: probabilities of classes, or values in the target's units."""
+
+    def _config(self, progress: _Progress | None) -> Config:
+        """The settings as given; a seed that is drawn stays the same for a warm start."""
+        if not isinstance(self.options, Mapping | None):
+            raise EstimatorError(f"options is a dictionary such as {{'momentum': 0.9}}, not {plain(self.options)!r}")
+        more = dict(self.options or {})
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in OWN}
+        for name in more.keys() - own.keys():
+            raise EstimatorError(f"options takes no {plain(name)!r}; it takes {', '.join(sorted(own))}")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            drawn = check_random_state(seed).randint(2**31 - 1) if progress is None else progress.config.seed
+            seed = int(drawn)
+        if seed < 0:
+            raise EstimatorError(f"random_state is {seed}; give a whole number from 0 on")
+        given = {name: plain(value) for name, value in (own | more | {"seed": seed}).items()}
+        if not isinstance(self.learner, str):
+            given["learner"] = "tree"  # what suits trees suits most learners that are no nets: steps that are shrunk
+        classes = is_classifier(self)
+        kind = LOSSES.get(given["loss"])
+        if kind is not None and kind.classification != classes:
+            fitting = ("auto", *(name for name, loss in LOSSES.items() if loss.classification == classes))
+            raise EstimatorError(
+                f"the loss {given['loss']!r} is none for {type(self).__name__}; choose {', '.join(fitting)}"
+            )
+        return Config(**given, data=("memory",), split="natural")
+
+    def _dataset(
+        self, config: Config, X: Any, y: Any, clients: Any, sample_weight: Any
+    ) -> tuple[Dataset, Array | None]:
+        """The rows, with who holds them; and the classes."""
+        table, weights = None, None
+        if sample_weight is not None:
+            X, y, clients, weights = _weighed(X, y, clients, sample_weight)
+        if isinstance(X, pd.DataFrame):
+            y = validate_data(self, X="no_validation", y=y, **self._checks)
+            validate_data(self, X, y, skip_check_array=True)  # after y, which would make it forget the names
+            check_consistent_length(X, y)
+            _check_rows(len(X), LEAST)
+            sites, site = _sites(clients, len(X))
+            table, x = _agreed(self._frame(X), sites, natural(site), config)
+        else:
+            if config.categories:
+                raise EstimatorError("categories names columns of a DataFrame, and X is an array; leave it out")
+            x, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=LEAST, **self._checks)
+            sites, site = _sites(clients, len(x))
+        y, classes = self._targets(y)
+        names = () if classes is None else _class_names(classes)
+        columns = self._names if table is None else table.names
+        dataset = Dataset(
+            "X",
+            CLASSIFICATION if names else REGRESSION,
+            *(x, y, x[:0], y[:0], names, columns),  # no rows are held out
+            sites=sites,
+            site=site,
+            site_test=site[:0],
+            table=table,
+            weights=weights,
+        )
+        return dataset, classes
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Of the columns that X has; numbered if they have none."""
+        given = getattr(self, "feature_names_in_", None)
+        return tuple(f"x{j}" for j in range(self.n_features_in_)) if given is None else tuple(map(str, given))
+
+    def _frame(self, X: Any) -> pd.DataFrame:
+        """X with columns that are called by name."""
+        frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X))
+        return frame.set_axis(list(self._names), axis=1)
+
+    def _points(self, X: Any) -> Array:
+        """Rows to predict at."""
+        check_is_fitted(self)
+        table = self.model_.table
+        if table is None:
+            x: Array = validate_data(self, X, dtype=np.float32, reset=False)
+            return x
+        validate_data(self, X, reset=False, skip_check_array=True)
+        frame = self._frame(X)
+        _check_rows(len(frame), 1)
+        with _as_value_error():
+            return table(
+                {c.name: raw(frame, c.name, "X", NUMBER if c.categories is None else TEXT) for c in table.columns}
+            )
+
+    def _staged(self, X: Any) -> Iterator[Array]:
+        """What is said after each round; an ensemble's older learners are not evaluated again, as at clients."""
+        x, model = self._points(X), self.model_
+        f = np.zeros((len(x), model.job.loss.outputs))
+        for t, stage in enumerate(self._stages, 1):
+            if t < len(self._stages):
+                f = stage.decay * f + stage.step * replace(model, f=stage.increment).decision(x)
+            else:
+                f = model.decision(x)  # the same sum, in an order that may matter in the last bit
+            yield self._values(model.job.algorithm.seen(f))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "model_" in state and not isinstance(self.model_.f, Resident):
+            # as ffgb writes them: checked when they are read, and not bound to how its classes are made today
+            state["model_"] = self.model_.to_bytes()
+            state["_stages"] = [encode(stage.message()) for stage in self._stages]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state.get("model_"), bytes):
+            model = Model.from_bytes(state["model_"])
+            stages = [Update.read(decode(data), model.job) for data in state["_stages"]]
+            state = {**state, "model_": model, "_stages": stages}
+        super().__setstate__(state)
+
+
+@final
+class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """A classifier that clients train together.
+
+    Parameters are the settings of `ffgb train`, with its defaults.  None is what suits the data and the learner, and
+    `config_` says what that was.
+
+    - algorithm: "ffgb"; "ffgb-c", clipped, for clients that differ; "ffgb-l", Lipschitz, for regression; "fedavg",
+      "fedprox", "scaffold", "mime".
+    - learner: "features", "linear", "mlp", "tree", or a scikit-learn regressor, whose fitted copies stay in this
+      process: then the model cannot be saved.
+    - rounds, local_steps: T and K.
+    - schedule, step_size: "search", "constant", "power", "theorem1" or "theorem2", and its η₀.
+    - mu: Tikhonov regularisation.
+    - geometry: "shared", to fit in L² of all clients' points, or "local", of each client's own.
+    - loss: "auto", "cross-entropy", "logistic", "square" or "huber".
+    - map, features, ridge: the feature map, how many features it has, and the oracle's ridge (features, linear).
+    - hidden, oracle_steps, learning_rate, batch: the net and how it is fitted (mlp, cnn).
+    - depth: of trees (tree).
+    - participation: clients that are sampled a round, a number such as 5 or a share such as 0.5.
+    - client_weights: "uniform" or "size".
+    - validation: the share of its rows that each client sets aside to choose the ridge and the rounds by.
+    - warm_start: go on where the last fit ended, with more rounds on the same rows, to the same bits as all of them at
+      once.
+    - random_state: the seed; None draws one.
+    - n_jobs: worker processes that clients are spread over, to the same bits; None or 1 is this process alone.
+    - options: settings that are not named here, such as {"momentum": 0.9}, or, for DataFrames, {"categories": ["code"],
+      "rare": 5}: columns that are text whatever they look like, and the rows that a client must have of a category.
+    """
+
+    _checks: ClassVar[Mapping[str, bool]] = {}
+
+    classes_: Array
+    """The classes, sorted."""
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (n, classes), in the order of `classes_`."""
+        x = self._points(X)
+        return self._values(self.model_.decision(x))
+
+    def predict(self, X: Any) -> Array:
+        """The class of each row."""
+        return self._named(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> Array:
+        """f: a score a class, (n, classes); with two classes the log odds of the second, (n,)."""
+        x = self._points(X)
+        f = self.model_.decision(x)
+        return f if len(self.classes_) > 2 else f[:, -1] - (f[:, 0] if f.shape[1] == 2 else 0.0)
+
+    def staged_predict_proba(self, X: Any) -> Iterator[Array]:
+        """`predict_proba` after each round."""
+        return self._staged(X)
+
+    def staged_predict(self, X: Any) -> Iterator[Array]:
+        """`predict` after each round."""
+        return map(self._named, self._staged(X))
+
+    def _named(self, p: Array) -> Array:
+        names: Array = self.classes_[p.argmax(axis=1)]
+        return names
+
+    def _values(self, f: Array) -> Array:
+        return self.model_.job.loss.probability(f)
+
+    def _targets(self, y: Array) -> tuple[Array, Array | None]:
+        check_classification_targets(y)
+        classes, indices = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise EstimatorError(f"y has one class, {plain(classes[0])!r}; a classifier needs rows of two at least")
+        return indices.astype(np.int64), classes
+
+
+@final
+class FFGBRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+    """A regressor that clients train together, of one target or of several.
+
+    Its parameters are those of `FFGBClassifier`.
+    """
+
+    _checks: ClassVar[Mapping[str, bool]] = {"multi_output": True, "y_numeric": True}
+
+    def predict(self, X: Any) -> Array:
+        """Values (n,), or (n, targets), in the target's units."""
+        x = self._points(X)
+        return self._values(self.model_.decision(x))
+
+    def staged_predict(self, X: Any) -> Iterator[Array]:
+        """`predict` after each round."""
+        return self._staged(X)
+
+    def _values(self, f: Array) -> Array:
+        values = self.model_.job.predicted(f)
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def _targets(self, y: Array) -> tuple[Array, Array | None]:
+        y = np.asarray(y, np.float64)
+        return column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y, None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+# Settings
+
+
+def _workers(n_jobs: int | None) -> int:
+    """Worker processes, by scikit-learn's rule: −1 is all cores, −2 all but one.  One job needs no process."""
+    if not isinstance(n_jobs, int | np.integer | None) or isinstance(n_jobs, bool):
+        raise EstimatorError(f"n_jobs is a whole number or None, not {plain(n_jobs)!r}")
+    count = n_jobs or 1
+    count = count if count > 0 else max(1, cores() + 1 + count)
+    return 0 if count == 1 else count
+
+
+def _check_adapted(config: Config, workers: int) -> None:
+    """Refuse what does not go with an estimator as the learner."""
+    if workers:
+        raise FFGBError(
+            "learners that are scikit-learn estimators live in this process and cannot go to others; use n_jobs=None, "
+            f"or {INSTEAD}"
+        )
+    if config.algorithm != "ffgb" or config.geometry == "shared" or config.validation or config.distill == "rounds":
+        raise FFGBError(
+            "with a scikit-learn estimator as the learner the algorithm is 'ffgb', the geometry is 'local', and there "
+            f"is neither validation nor distillation after rounds; or {INSTEAD}"
+        )
+
+
+def _adapted(estimator: Any, config: Config, dataset: Dataset) -> Learner:
+    outputs = make_loss(config, dataset).outputs
+    family = Adapter.of(estimator, Flatten(dataset.x.shape[1]), outputs)
+    return lambda ask: (family, None)
+
+
+def _in_full(learner: Any) -> str:
+    """A learner with all its parameters: two that are the same read the same."""
+    if not hasattr(learner, "get_params") or isinstance(learner, type):
+        return repr(plain(learner))
+    return f"{type(learner).__name__} {sorted(learner.get_params().items(), key=lambda item: item[0])}"
+
+
+# Rows
+
+
+def _check_rows(n: int, least: int) -> None:
+    if n < least:
+        raise ValueError(f"Found array with {n} sample(s) while a minimum of {least} is required.")
+
+
+def _weighed(X: Any, y: Any, clients: Any, sample_weight: Any) -> tuple[Any, Any, Any, Array]:
+    """Rows with their weights; those that weigh nothing are left out."""
+    weights: Array = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    check_consistent_length(X, y, weights)
+    heavy = weights > 0
+    if heavy.all():
+        return X, y, clients, weights
+    rows = np.flatnonzero(heavy)
+    some = None if clients is None else _safe_indexing(clients, rows)
+    return _safe_indexing(X, rows), _safe_indexing(y, rows), some, weights[rows]
+
+
+def _class_names(classes: Array) -> tuple[str, ...]:
+    return tuple(f"{c:.15g}" if isinstance(c, float) else str(c) for c in classes.tolist())
+
+
+def _sites(clients: Any, n: int) -> tuple[tuple[str, ...], Array]:
+    """Names of the clients, in order, and which of them holds each row."""
+    if clients is None:
+        return ("all",), np.zeros(n, np.int64)
+    each = f"give a name or number for each of the {n} rows of X"
+    ids = clients.tolist() if hasattr(clients, "tolist") else clients
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+        raise EstimatorError(f"clients is {ids!r}; {each}")
+    ids = [name.item() if isinstance(name, np.generic) else name for name in ids]
+    if len(ids) != n:
+        raise EstimatorError(f"clients has {len(ids)} entries, which is inconsistent with X; {each}")
+    try:
+        distinct = dict.fromkeys(ids)
+    except TypeError as error:
+        raise EstimatorError("clients has entries that are no names; give one name or number a row") from error
+    if any(name is None or name is pd.NA or name != name for name in distinct):  # NaN is not what it is
+        raise EstimatorError("clients has missing entries; say of every row who holds it")
+    try:
+        order = sorted(distinct)
+    except TypeError:  # names and numbers: as they come
+        order = list(distinct)
+    index = {name: i for i, name in enumerate(order)}
+    names = [str(name) for name in order]
+    unique = len(set(names)) == len(names)
+    return tuple(names if unique else map(repr, order)), np.array([index[name] for name in ids], np.int64)
+
+
+def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], config: Config) -> tuple[Table, Array]:
+    """The table that clients agree on, each having said what it says about its own rows; and all rows as numbers."""
+    columns = [str(name) for name in frame]
+    kinds = {name: TEXT for name in columns if isinstance(frame[name].dtype, pd.CategoricalDtype)}
+    kinds |= dict.fromkeys(config.categories, TEXT)
+    if strange := [name for name in config.categories if name not in frame]:
+        raise EstimatorError(f"X has no column {strange[0]!r}, which categories names")
+    held = {
+        site: {name: raw(part, name, f"client {site}" if len(sites) > 1 else "X", kinds.get(name)) for name in columns}
+        for site, part in zip(sites, (frame.iloc[rows] for rows in parts), strict=True)
+    }
+    table, told = agree({site: describe(values, config.rare) for site, values in held.items()}, config.rare)
+    for line in told:
+        log.warning("%s", line)
+    x = np.empty((len(frame), len(table.names)), np.float32)
+    for rows, values in zip(parts, held.values(), strict=True):
+        x[rows] = table(values)
+    return table, x
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    names = (dataset.classes, dataset.columns, dataset.sites, dataset.table)
+    arrays = [a for a in (dataset.x, dataset.y, dataset.site, dataset.weights) if a is not None]
+    parts = [repr(names).encode(), *(np.ascontiguousarray(a).tobytes() for a in arrays)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+# Rounds
+
+
+def _check_same(before: _Progress, now: _Progress, history: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a warm start that would not come to what all rounds at once come to."""
+    anew = "set warm_start=False to start anew, or fit a clone of the estimator"
+    if now.config.validation:
+        raise EstimatorError(f"validation chooses the number of rounds, so that there is none to go on with; {anew}")
+    if before.rows != now.rows:
+        raise EstimatorError(f"a warm start needs the same rows, targets and clients, and they have changed; {anew}")
+    if before.learner != now.learner:
+        raise EstimatorError(f"a warm start keeps the learner {before.learner}, and it is {now.learner} now; {anew}")
+    for field in dataclasses.fields(Config):
+        was, asked = getattr(before.config, field.name), getattr(now.config, field.name)
+        if field.name not in ("rounds", "stop", "asked") and was != asked:
+            raise EstimatorError(f"a warm start keeps {field.name} at {was!r}, and it is {asked!r} now; {anew}")
+    if (before.config.one_round and before.config.rounds != now.config.rounds) or now.config.exchanges < before.state.t:
+        raise EstimatorError(f"the last fit had {before.config.rounds} rounds, not {now.config.rounds}; {anew}")
+    ends = [t for t, line in enumerate(history, 1) if spent(line)]
+    if ends and before.config.stop != now.config.stop:
+        raise EstimatorError(
+            f"after round {ends[0]} there was nothing left to learn but noise, which ends a fit if rounds is None; "
+            f"keep that as it was, or {anew}"
+        )
+
+
+def _boosted(
+    config: Config,
+    dataset: Dataset,
+    parts: list[Array],
+    make: Callable[[Config, Dataset], Learner],
+    workers: int,
+    state: State | None,
+    costs: Costs,
+) -> Iterator[tuple[State, dict[str, Any]]]:
+    """The rounds that are left, on clients that know nothing: the server tells them what they missed."""
+    holdings, options = make_holdings(config, dataset, parts)
+    with local_engine(holdings, workers, config.code) as engine:
+        server = Server(engine, **options)
+        if state is None:
+            algorithm, loss = make_algorithm(config), make_loss(config, dataset)
+            scale = not loss.classification
+            state = server.start(algorithm, make(config, dataset), loss, scale_target=scale, before=costs)
+        yield from rounds_of(server, state, config)
+
+
+def _stage(state: State) -> Update:
+    """What the last round made of f: an ensemble's new learners, or all of f where that is one array."""
+    if state.updates and state.updates[-1].version == state.t:
+        return state.updates[-1]
+    return Update(state.t, 0.0, state.result)
+
+
+def _model(state: State, dataset: Dataset, *, adapted: bool) -> Model:
+    """The model as it is after it was written and read; if it cannot be, its function says so when it is asked."""
+    f = state.result
+    job = replace(state.job, family=f.family)
+    said: Any = (dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table)
+    if adapted:
+        return Model(job, Resident(f.merged() if isinstance(f, OpenSum) else f), *said)
+    return Model.from_bytes(Model(job, f, *said).to_bytes())

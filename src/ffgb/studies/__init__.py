@@ -1,0 +1,1 @@
+"""Comparisons, tuning, the paper's experiments and its theorems."""

@@ -1,0 +1,116 @@
+"""Real processes on loopback: `ffgb server` and `ffgb client`, started, watched and stopped by their pids."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+FFGB = [sys.executable, "-m", "ffgb"]
+NAMES = ("east", "north", "west")
+LINEAR = {"learner": "linear", "geometry": "local", "schedule": "constant"}
+CONFIG = 'target = "digit"\nlearner = "linear"\ngeometry = "local"\nschedule = "constant"\n'
+SEED_CORN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def write_sites(folder: Path, rounds: int, config: str = CONFIG) -> None:
+    """Digits, dealt out to three files, and a job."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    for k, name in enumerate(NAMES):
+        rows = order[k::3]
+        table = np.column_stack([digits.data[rows], digits.target[rows]]).astype(int)
+        header = ",".join([*(f"p{i}" for i in range(64)), "digit"])
+        np.savetxt(folder / f"{name}.csv", table, "%d", ",", header=header, comments="")
+    (folder / "run.toml").write_text(f"{config}rounds = {rounds}\n")
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of commands in a folder: their own state, one thread each."""
+    return {**os.environ, **SEED_CORN, "XDG_STATE_HOME": str(folder / "state")}
+
+
+def run(folder: Path, *arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+    command, common = [*FFGB, *map(str, arguments)], {"capture_output": True, "text": True, "check": False}
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, **common, **more}
+    return subprocess.run(command, cwd=folder, env=environment(folder), **given)
+
+
+@contextmanager
+def started(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
+    """A command under way; it is gone afterwards."""
+    with (folder / log).open("ab") as file:
+        command = [*FFGB, *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=stdin)
+        try:
+            yield process
+        finally:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def invite(folder: Path, port: int) -> dict[str, str]:
+    """An invitation for each site."""
+    done = [run(folder, "server", "invite", name, "--address", f"127.0.0.1:{port}") for name in NAMES]
+    return {name: one.stdout.strip() for name, one in zip(NAMES, done, strict=True)}
+
+
+def client(folder: Path, name: str, line: str, *more: Any) -> Any:
+    arguments = ("--join", line, "--data", f"{name}.csv", "--config", "run.toml", "--yes", "--no-page", *more)
+    return started(folder, f"{name}.log", "client", *arguments)
+
+
+def server(folder: Path, port: int, *more: Any, log: str = "server.log") -> Any:
+    arguments = ("--clients", 3, "--config", "run.toml", "--port", port, "--out", "run", "--no-page", *more)
+    return started(folder, log, "server", *arguments)
+
+
+def until(done: Callable[[], Any], seconds: float, what: str) -> float:
+    """Wait for something; how long it took."""
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() < began + seconds, what
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The rounds so far."""
+    file = folder / "run" / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def files(folder: Path) -> tuple[str, ...]:
+    return tuple(str(folder / f"{name}.csv") for name in NAMES)
+
+
+def listeners(pid: int) -> list[str]:
+    """Addresses on which a process listens."""
+    found = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[3] for line in found.splitlines() if f"pid={pid}," in line]

@@ -1,0 +1,76 @@
+"""`ffgb server` and `ffgb client` before anything is sent: what they show, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from tests.deployment.real import run, write_sites
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Path:
+    write_sites(tmp_path, 3)
+    return tmp_path
+
+
+CLIENT = ("client", "--data", "east.csv", "--target", "digit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("server",), "--clients N"),
+        (("server", "--clients", 3, "--insecure", "--host", "0.0.0.0"), "0.0.0.0 can be reached from others"),
+        (("server", "--clients", 3, "--insecure", "--minimum", 4), "--minimum is 4, but only 3 sites take part"),
+        (("server", "--clients", 3, "--insecure", "--config", "none.toml"), "cannot be read as TOML"),
+        (("server", "--clients", 3, "--insecure", "--config", "odd.toml"), "'colour', which is no option"),
+        (("server", "invite", "../x"), "cannot be a site's name"),
+        (("server", "invite", "north", "--address", "a b"), "--address is HOST:PORT"),
+        (("server", "sites"), "no site has joined"),
+        (("tls", "init"), "ffgb server invite NAME"),
+        ((*CLIENT, "--server", "x"), "--server is HOST:PORT"),
+        ((*CLIENT, "--server", "x:1"), "this site has not joined x:1"),
+        ((*CLIENT, "--join", "hello"), "this is no invitation"),
+        ((*CLIENT, "--join", "ffgb:n@h:1/" + "a" * 43 + "/" + "b" * 27, "--insecure"), "leave out --server, --tls"),
+        ((*CLIENT, "--server", "example.org:1", "--insecure"), "example.org:1 is elsewhere"),
+        ((*CLIENT, "--server", "x:1", "--tls", "."), "needs its own --key"),
+        ((*CLIENT, "--server", "x:1", "--tls", ".", "--key", "k", "--yes"), "ca.crt is not there"),
+        (("client", "--server", "127.0.0.1:1", "--data", "far.csv", "--insecure"), "far.csv"),
+        ((*CLIENT, "--server", "127.0.0.1:1", "--insecure"), "nothing was sent"),
+        ((*CLIENT, "--server", "127.0.0.1:1", "--insecure", "--least-rows", 5000), "a site needs 5000"),
+        ((*CLIENT, "--server", "127.0.0.1:1", "--insecure", "--least-class", 5000), "the class 0 has"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(sites: Path, arguments: tuple[Any, ...], words: str) -> None:
+    (sites / "odd.toml").write_text("colour = 3\n")
+    done = run(sites, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (sites / "runs").exists()
+
+
+def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
+    arguments = (*CLIENT, "--dry-run")
+    done = run(sites, *arguments)
+    assert "gram int32[" in " ".join(done.stdout.split())
+    assert "question GradientOf" in done.stdout
+    assert "10 rounds" in done.stderr
+    local = run(sites, *arguments, "--config", "run.toml").stdout
+    assert "gram" not in local
+    assert "increment" in local
+    kept = run(sites, *arguments, "--no-shared-geometry")
+    assert "gram int32[" not in " ".join(kept.stdout.split())
+    assert {"refused:", "--no-shared-geometry"} <= set(kept.stdout.split())  # a narrow table breaks lines
+    assert not (sites / "state").exists()
+
+
+def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
+    head, *rows = (sites / "east.csv").read_text().splitlines()
+    (sites / "east.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(",3"))]) + "\n")
+    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run").stdout

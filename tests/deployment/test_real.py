@@ -1,0 +1,264 @@
+"""Real servers and sites on loopback, over TLS with keys: the tutorial as written, and what happens when they die."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from ffgb.federation.server import Server
+from ffgb.protocol.codec import Message, encode
+from ffgb.protocol.job import light
+from ffgb.protocol.messages import what_leaves
+from ffgb.runs.config import Config, load_data
+from ffgb.runs.directory import Run
+from ffgb.runs.holdings import make_holdings, make_parts
+from ffgb.runs.learners import make_algorithm, make_learner
+from ffgb.runs.model import Model
+from ffgb.runs.resolve import make_loss
+from ffgb.runs.training import train
+from tests.conftest import ROOT
+from tests.deployment.real import (
+    LINEAR,
+    NAMES,
+    client,
+    environment,
+    files,
+    free_port,
+    invite,
+    lines,
+    listeners,
+    run,
+    server,
+    started,
+    until,
+    write_sites,
+)
+from tests.engines.faults import Faulty, begins, in_set_up
+
+
+def tutorial() -> tuple[str, str, list[str]]:
+    """Of docs/sites.md: the code that makes the files, the run's options, and the commands."""
+    text = (ROOT / "docs" / "sites.md").read_text()
+    code, options = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "toml"))
+    shell = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert code
+    assert options
+    return code[1], options[1], [line for block in shell for line in block.splitlines()]
+
+
+def test_the_tutorial_as_written(tmp_path: Path) -> None:
+    """Three sites over TLS: the model of one machine to the bit; one listener at the server, and none at sites."""
+    code, options, commands = tutorial()
+    (tmp_path / "run.toml").write_text(options)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    port = str(free_port())  # as written, but for a port that is free here, and no pages
+
+    def words(command: str) -> tuple[list[str], str | None, str | None]:
+        """Arguments, and where standard input and output are."""
+        parts = shlex.split(command)
+        given, taken = (parts[parts.index(s) + 1] if s in parts else None for s in ("<", ">"))
+        parts = parts[: min([parts.index(s) for s in ("<", ">") if s in parts], default=len(parts))]
+        if parts[1] == "server":
+            parts += ["--address", f"127.0.0.1:{port}"] if "invite" in parts else ["--port", port]
+        return parts, given, taken
+
+    long = [c for c in commands if "--out runs/together" in c or "--join" in c]
+    first = commands.index(long[0])
+    for command in commands[:first]:
+        parts, _, out = words(command)
+        done = run(tmp_path, *parts[1:])
+        assert done.returncode == 0, done.stderr
+        if out:
+            (tmp_path / out).write_text(done.stdout)
+    with ExitStack() as held:
+        running = []
+        for j, command in enumerate(long):
+            parts, given, _ = words(command)
+            stdin = held.enter_context((tmp_path / given).open()) if given else subprocess.DEVNULL
+            process = held.enter_context(started(tmp_path, f"{j}.log", *parts[1:], "--no-page", stdin=stdin))
+            running.append(process)
+        until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 60, "no round was finished")
+        assert listeners(running[0].pid) == [f"127.0.0.1:{port}"]
+        assert [listeners(process.pid) for process in running[1:]] == [[], [], []]
+        assert running[0].wait(timeout=60) == 0, (tmp_path / "0.log").read_text()
+    assert "round 10 of 10" in (tmp_path / "0.log").read_text()
+    joined = re.findall(r"site (\w+) has joined; the fingerprint of its key is (\S+)", (tmp_path / "0.log").read_text())
+    assert sorted(name for name, _ in joined) == ["east", "north", "west"]
+    told = "".join((tmp_path / f"{j}.log").read_text() for j in (1, 2, 3))
+    assert all(f"the fingerprint of this site's key is {mark}" in told for _, mark in joined)
+    assert Run.open(tmp_path / "runs" / "together").summary["participants"] == 3
+    for command in commands[first + len(long) :]:
+        parts, _, _ = words(command)
+        done = (
+            run(tmp_path, *parts[1:])
+            if parts[0] == "ffgb"
+            else subprocess.run(parts, cwd=tmp_path, capture_output=True, text=True, check=False)
+        )
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
+    """Where all must answer: a killed site, then a killed server.  The model is that of one machine."""
+    write_sites(tmp_path, 60)
+    port = free_port()
+    lines_of = invite(tmp_path, port)
+    with ExitStack() as held:
+        for name in ("east", "west"):
+            held.enter_context(client(tmp_path, name, lines_of[name]))
+        with server(tmp_path, port, log="first.log") as first:
+            with client(tmp_path, "north", lines_of["north"]) as north:
+                until(lambda: len(lines(tmp_path)) >= 3, 60, "no round was finished")
+                os.kill(north.pid, signal.SIGKILL)
+                north.wait()
+            held.enter_context(
+                client(tmp_path, "north", lines_of["north"])
+            )  # as it was, with the invitation it has used
+            before = len(lines(tmp_path))
+            back = until(lambda: len(lines(tmp_path)) > before + 1, 30, "no round came after the site was killed")
+            before = len(lines(tmp_path))
+            assert before < 60, "the run was over before its server could be killed"
+            acknowledged = (tmp_path / "run" / "metrics.jsonl").read_text()
+            os.kill(first.pid, signal.SIGKILL)
+        with server(tmp_path, port, log="second.log") as second:
+            again = until(lambda: "round " in (tmp_path / "second.log").read_text(), 30, "the server did not go on")
+            assert second.wait(timeout=120) == 0, (tmp_path / "second.log").read_text()
+    limit = 5.0 if os.getloadavg()[0] < 1.5 else 20.0  # beside other tests Python alone takes seconds to start
+    assert back <= limit, f"the killed site was back after {back:.1f} s"
+    assert again <= limit, f"the killed server had its sites back after {again:.1f} s"
+    assert [line["participants"] for line in lines(tmp_path)] == [3] * 60
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().startswith(acknowledged)  # nothing written down is lost
+    config = Config(data=files(tmp_path), target="digit", rounds=60, **LINEAR)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == train(config, workers=0).model.to_bytes()
+
+
+def replayed(folder: Path, config: Config) -> dict[str, Any]:
+    """The model of one machine where those are absent who were absent in a run, question by question."""
+    rounds, asked = lines(folder), list[bytes]()
+
+    def absent(question: Message, i: int, answer: bytes) -> bytes | None:
+        missing: list[str] = []
+        if in_set_up(question):
+            data = encode(question)
+            asked.extend([] if data in asked else [data])
+            name = f"{asked.index(data) + 1} {what_leaves(question).removeprefix('question ')}"
+            missing = rounds[0].get("setup_absent", {}).get(name, [])
+        elif begins(question):
+            missing = rounds[question.round].get("absent", [])
+        return None if i < len(NAMES) and NAMES[i] in missing else answer
+
+    dataset = load_data(config)
+    config = config.resolved(dataset)
+    holdings, settings = make_holdings(config, dataset, make_parts(config, dataset))
+    local = Server(Faulty(holdings, absent), **settings, minimum=2, names=NAMES)
+    state = local.start(make_algorithm(config), make_learner(config, dataset), make_loss(config, dataset))
+    for after, _ in local.rounds(state, config.exchanges):
+        state = after
+    return light(state.result)
+
+
+def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
+    """Set-up included: the run ends, and its model is that of those who took part.
+
+    FFGB_CHURN says for how many seconds the site is killed: with 120, every ten seconds for two minutes.
+    """
+    seconds = float(os.environ.get("FFGB_CHURN", "12"))
+    settings: dict[str, Any] = {"learner": "mlp", "oracle_steps": int(40 * seconds)}
+    write_sites(tmp_path, 40, f'target = "digit"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\n')
+    port = free_port()
+    lines_of = invite(tmp_path, port)
+    kills, deadline = 0, max(2.0, seconds / 15)
+    with ExitStack() as held:
+        for name in ("east", "west"):
+            held.enter_context(client(tmp_path, name, lines_of[name]))
+        process = held.enter_context(server(tmp_path, port, "--minimum", 2, "--deadline", deadline))
+        last = time.monotonic() + seconds
+        while time.monotonic() < last and process.poll() is None:
+            with client(tmp_path, "north", lines_of["north"]) as north:
+                if kills == 0:  # in the set-up
+                    until(lambda: "training with" in (tmp_path / "server.log").read_text(), 60, "no training")
+                else:
+                    time.sleep(max(4.0, seconds / 12))
+                os.kill(north.pid, signal.SIGKILL)
+                kills += 1
+            time.sleep(1.5 * deadline if kills == 2 else 0.0)  # once it stays away for longer than others wait
+        held.enter_context(client(tmp_path, "north", lines_of["north"]))
+        assert process.wait(timeout=60 + 3 * seconds) == 0, (tmp_path / "server.log").read_text()
+    assert kills >= 2
+    assert len(lines(tmp_path)) == 40
+    assert any("north" in line.get("absent", []) for line in lines(tmp_path))
+    config = Config(data=files(tmp_path), target="digit", rounds=40, **settings)
+    there, here = light(Model.load(tmp_path / "run").f), replayed(tmp_path, config)
+    assert there.keys() == here.keys()
+    for name, array in here.items():
+        np.testing.assert_array_equal(there[name], array)
+
+
+def test_sigterm_ends_a_server_as_ctrl_c_does(tmp_path: Path) -> None:
+    write_sites(tmp_path, 100)
+    port = free_port()
+    lines_of = invite(tmp_path, port)
+    with ExitStack() as held:
+        clients = [held.enter_context(client(tmp_path, name, lines_of[name])) for name in NAMES]
+        with server(tmp_path, port) as process:
+            until(lambda: len(lines(tmp_path)) >= 2, 60, "no round was finished")
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=10)
+        assert code == 130, (tmp_path / "server.log").read_text()
+        kept = len(lines(tmp_path))
+        assert 2 <= kept < 100
+        clients[0].send_signal(signal.SIGTERM)
+        assert clients[0].wait(timeout=10) == 0
+        assert "this site has left" in (tmp_path / "east.log").read_text()
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+
+
+def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
+    """In a terminal, a question; the answer is remembered for this server and what is asked."""
+    import pty
+
+    write_sites(tmp_path, 3)
+    base = [sys.executable, "-m", "ffgb", "client", "--server", "127.0.0.1:1", "--data", "east.csv", "--insecure"]
+
+    def asked(*more: str, answer: bytes) -> tuple[bool, subprocess.Popen[bytes], Path]:
+        """Whether it asks; the process, then answered, and its output."""
+        log, (ours, theirs) = tmp_path / "asked.log", pty.openpty()
+        command = [*base, "--no-page", *more]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=file, stderr=file
+            )
+        phrases = ("Send this, in up to", "cannot reach the server")
+        until(lambda: any(w in log.read_text() for w in phrases) or process.poll() is not None, 60, "nothing was said")
+        question = phrases[0] in log.read_text()
+        if question:
+            os.write(ours, answer)
+        os.close(theirs)
+        return question, process, log
+
+    question, process, log = asked("--config", "run.toml", answer=b"n\n")
+    assert question
+    assert process.wait(timeout=60) == 2
+    assert "nothing was sent" in log.read_text()
+    for expected in (True, False):
+        question, process, log = asked("--config", "run.toml", answer=b"y\n")
+        assert question == expected
+        until(lambda: "cannot reach the server" in log.read_text(), 60, log.read_text())  # noqa: B023
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    (tmp_path / "run.toml").write_text('target = "digit"\nlearner = "mlp"\noracle_steps = 2\n')
+    question, process, _ = asked("--config", "run.toml", answer=b"n\n")
+    assert question  # for it is asked for something else
+    assert process.wait(timeout=60) == 2

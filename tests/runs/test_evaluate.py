@@ -1,0 +1,59 @@
+"""Using a finished run: the scores of each site are those of its own rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffgb.runs.config import Config, load_data
+from ffgb.runs.directory import Run
+from ffgb.runs.evaluate import evaluate, predict
+from ffgb.runs.model import Model
+from ffgb.runs.training import train
+
+
+def site(path: Path, rows: int, noise: float, seed: int) -> Path:
+    """A table whose label is told by its first column, but for some noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 2))
+    y = np.where(x[:, 0] + noise * rng.standard_normal(rows) > 0, "yes", "no")
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y}).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    files = [site(tmp_path / f"{k}.csv", 60 + 20 * k, noise, k) for k, noise in enumerate((0.0, 1.0, 3.0))]
+    train(Config(data=tuple(map(str, files)), target="y", rounds=3, learner="linear"), tmp_path / "run", workers=0)
+    return Run.open(tmp_path / "run")
+
+
+def test_each_site_is_scored_on_its_own_test_rows(run: Run) -> None:
+    """The scores of a site equal the model's scores on that site's rows."""
+    scores, data, model = evaluate(run), load_data(Config.from_json(run.config)), Model.load(run.path)
+    assert list(scores) == ["all", "0", "1", "2"]
+    for k, name in enumerate(data.sites):
+        own = np.asarray(data.site_test == k)
+        assert scores[name] == {"rows": own.sum(), **model.score(data.x_test[own], data.y_test[own])}
+    assert scores["all"] == {"rows": len(data.y_test), **model.score(data.x_test, data.y_test)}
+    assert scores["0"]["loss"] < scores["1"]["loss"] < scores["2"]["loss"]  # as noisy as they are
+    means = [scores[name]["rows"] * scores[name]["loss"] for name in data.sites]
+    assert scores["all"]["loss"] == pytest.approx(sum(means) / len(data.y_test))
+
+
+def test_new_files_are_scored_one_by_one(run: Run, tmp_path: Path) -> None:
+    """Each file has the scores that it has alone, and they follow from its predictions."""
+    files = [str(site(tmp_path / f"{name}.csv", rows, noise, 9)) for name, rows, noise in (("c", 40, 0), ("d", 90, 3))]
+    both = evaluate(run, files)
+    assert [(name, score["rows"]) for name, score in both.items()] == [("all", 130), ("c", 40), ("d", 90)]
+    for name, file in zip("cd", files, strict=True):
+        assert both[name] == evaluate(run, [file])["all"]
+        frame, model = predict(Model.load(run.path), Path(file)), Model.load(run.path)
+        truth = pd.read_csv(file)["y"].to_numpy()
+        assert both[name]["accuracy"] == pytest.approx((frame["prediction"] == truth).mean())
+        chance = frame[[f"probability_{name}" for name in model.classes]].to_numpy()
+        own = chance[np.arange(len(truth)), [model.classes.index(label) for label in truth]]
+        assert both[name]["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
