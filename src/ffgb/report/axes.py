@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -39,24 +39,35 @@ class Axis:
 def axis_for(kind: Kind, values: Iterable[float | None], *, widen: bool = False) -> Axis:
     """An axis for values; one that is widened ends at ticks, or a little beyond the values."""
     known = [v for v in values if v is not None]
-    low, high = min(known), max(known)
     least = min((v for v in known if v > 0), default=0.0)
-    if kind.log and least > 0 and high / least >= LOG:
-        edge = max(least, high * DECADES)
-        spare = (high / edge) ** 0.04 if widen else 1.0
-        return Axis(kind, edge / spare, high * spare, True, _log_ticks(kind, edge / spare, high * spare), low < edge)
-    if kind.zero and (low <= high / 2 or low < 0 or kind.limits[1] <= 1):
-        low = min(low, 0.0)
-    if high - low <= 1e-9 * max(abs(high), abs(low)):  # all the same
-        spare = max(abs(high) / 10, kind.least) or 1.0
-        low, high = low - (spare if low else 0.0), high + spare
-        low, high = max(low, kind.limits[0]), min(high, kind.limits[1])
+    if kind.log and least > 0 and max(known) / least >= LOG:
+        return _log_axis(kind, known, least, widen=widen)
+    low, high = _range(kind, min(known), max(known))
     step = _step(kind, low, high)
     if widen:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
         low, high = max(low, kind.limits[0]), min(high, kind.limits[1])
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return Axis(kind, low, high, False, tuple(j * step for j in range(first, last + 1)))
+
+
+def _log_axis(kind: Kind, known: Sequence[float], least: float, *, widen: bool) -> Axis:
+    """A logarithmic axis from the least positive value, or an edge that cuts smaller ones off."""
+    high = max(known)
+    edge = max(least, high * DECADES)
+    spare = (high / edge) ** 0.04 if widen else 1.0
+    ticks = _log_ticks(kind, edge / spare, high * spare)
+    return Axis(kind, edge / spare, high * spare, True, ticks, cut=min(known) < edge)
+
+
+def _range(kind: Kind, low: float, high: float) -> tuple[float, float]:
+    """From where to where an axis runs that is not logarithmic: from 0 if that wastes little, and never no way."""
+    if kind.zero and (low <= high / 2 or low < 0 or kind.limits[1] <= 1):
+        low = min(low, 0.0)
+    if high - low > 1e-9 * max(abs(high), abs(low)):
+        return low, high
+    spare = max(abs(high) / 10, kind.least) or 1.0  # all values are the same
+    return max(low - (spare if low else 0.0), kind.limits[0]), min(high + spare, kind.limits[1])
 
 
 def _step(kind: Kind, low: float, high: float) -> float:

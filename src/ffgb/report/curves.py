@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 from ffgb.report.axes import HEIGHT, WIDTH, Axis, axis_for, framed, px, tick_room, x_ticks, y_ticks
 from ffgb.report.past import Values
 from ffgb.report.words import KINDS, NAME, Kind, escaped, figure_text
+
+_Place: TypeAlias = tuple[float, float]
 
 
 @final
@@ -38,46 +40,94 @@ COLOURS, DASHES = 8, 5
 XS = ("round", "models", "bytes", "seconds")
 
 
+@final
+@dataclass(frozen=True)
+class _Canvas:
+    """Where things stand in a plot: its axes, and the box between them."""
+
+    x: Axis
+    y: Axis
+    left: float
+    right: float
+    top: float = 8.0
+    bottom: float = HEIGHT - 22.0
+
+    @property
+    def across(self) -> float:
+        return self.right - self.left
+
+    @property
+    def down(self) -> float:
+        return self.bottom - self.top
+
+    def places(self, curve: Curve) -> list[_Place | None]:
+        """A curve's points; None where there is none."""
+        return [
+            None
+            if a is None or b is None
+            else (self.left + self.across * self.x.at(a), self.top + self.down * (1 - self.y.at(b)))
+            for a, b in zip(curve.x, curve.y, strict=True)
+        ]
+
+    def ticks(self) -> str:
+        y = y_ticks(self.y, self.left, self.right, self.top, self.down)
+        return y + x_ticks(self.x, self.left, self.across, self.bottom)
+
+    def notes(self) -> str:
+        """Where an axis is not as one would expect."""
+        x, y = self.x, self.y
+        notes = [f"axis from {x.kind.shown(x.low)}"] if not x.log and x.kind.zero and x.low > 0 else []
+        notes += [f"cut at {figure_text(float(f'{y.low:.1g}'))}"] if y.cut else []
+        return f"({'; '.join(notes)})" if notes else ""
+
+
 def plot(caption: str, x: Axis, y: Axis, curves: Sequence[Curve], say: str = "") -> str:
     """A figure with curves, each named at its end, and a sentence under it."""
     curves = [c for c in curves if any(a is not None and b is not None for a, b in zip(c.x, c.y, strict=True))]
     if not curves:
         return ""
     names = [escaped(c.name, NAME) for c in curves]
-    left = tick_room(y)
-    right, top, bottom = 9 + 6.0 * max(len(html.unescape(name)) for name in names), 8.0, 22.0
-    across, down, edge = WIDTH - left - right, HEIGHT - top - bottom, WIDTH - right
-
-    def place(a: float | None, b: float | None) -> tuple[float, float] | None:
-        return None if a is None or b is None else (left + across * x.at(a), top + down * (1 - y.at(b)))
-
+    room = 9 + 6.0 * max(len(html.unescape(name)) for name in names)
+    canvas = _Canvas(x, y, tick_room(y), WIDTH - room)
     counts = y.kind is KINDS["count"]  # they go up and down: points say more than the lines between them
-    parts, ends = [y_ticks(y, left, edge, top, down), x_ticks(x, left, across, top + down)], []
+    parts, ends = [canvas.ticks()], list[_Place]()
     for curve in curves:
-        places = [place(a, b) for a, b in zip(curve.x, curve.y, strict=True)]
-        known = [(i, p) for i, p in enumerate(places) if p is not None]
-        # the script must know which rounds there are, if not all
-        rounds = "" if len(known) == len(places) else f' data-i="{" ".join(str(i) for i, _ in known)}"'
-        look = f"{curve.look}{' faint' * counts}"
-        parts.append(f'<path class="line {look}" data-k="{curve.run}"{rounds} d="{_path(places)}"/>')
-        marked = [p for _, p in known]
-        if len(marked) > 16:
-            marked = [marked[round(j * (len(marked) - 1) / 5)] for j in range(6)] if len(curves) > 3 else marked[-1:]
-        d = "".join(f"M{px(a)} {px(b)}{MARKS[curve.mark]}" for a, b in marked)
-        parts.append(f'<path class="mark {curve.look}" d="{d}"/>')
-        if counts:
-            spots = "".join(f"M{px(a)} {px(b)}h0" for _, (a, b) in known)
-            parts.append(f'<path class="spots {curve.look}" d="{spots}"/>')
-        ends.append(known[-1][1])
-    heights = _spread([b for _, b in ends], 11.0, top + 3, top + down)
+        places = canvas.places(curve)
+        parts.append(_line(curve, places, few_marks=len(curves) <= 3, spots=counts))
+        ends.append(next(place for place in reversed(places) if place is not None))
+    parts += _names_at(canvas, curves, names, ends)
+    ways = (f"{escaped(c.name)} from {first_shown(c.y, y.kind)} to {first_shown(c.y[::-1], y.kind)}" for c in curves)
+    return framed(caption, canvas.notes(), "; ".join(ways), "".join(parts), say)
+
+
+def _line(curve: Curve, places: Sequence[_Place | None], *, few_marks: bool, spots: bool) -> str:
+    """A curve with its marks: one at each point, or at six of many, or at the last alone.
+
+    With spots, each point is shown, and the line between them is faint.
+    """
+    known = [(i, place) for i, place in enumerate(places) if place is not None]
+    # the script must know which rounds there are, if not all
+    rounds = "" if len(known) == len(places) else f' data-i="{" ".join(str(i) for i, _ in known)}"'
+    line = f'<path class="line {curve.look}{" faint" * spots}" data-k="{curve.run}"{rounds} d="{_path(places)}"/>'
+    marked = [place for _, place in known]
+    if len(marked) > 16:
+        marked = marked[-1:] if few_marks else [marked[round(j * (len(marked) - 1) / 5)] for j in range(6)]
+    shapes = "".join(f"M{px(a)} {px(b)}{MARKS[curve.mark]}" for a, b in marked)
+    line += f'<path class="mark {curve.look}" d="{shapes}"/>'
+    if spots:
+        dots = "".join(f"M{px(a)} {px(b)}h0" for _, (a, b) in known)
+        line += f'<path class="spots {curve.look}" d="{dots}"/>'
+    return line
+
+
+def _names_at(canvas: _Canvas, curves: Sequence[Curve], names: Sequence[str], ends: Sequence[_Place]) -> Iterator[str]:
+    """The curves' names beside their ends, with a line to those that end early."""
+    edge = canvas.right
+    heights = _spread([b for _, b in ends], 11.0, canvas.top + 3, canvas.bottom)
     for curve, name, (a, b), height in zip(curves, names, ends, heights, strict=True):
         if edge - a > 8:
-            parts.append(f'<path class="lead {curve.look}" d="M{px(a + 4)} {px(b)}L{px(edge + 2)} {px(height)}"/>')
-        parts.append(f'<text class="name {curve.look}" x="{px(edge + 6)}" y="{px(height + 3.5)}">{name}</text>')
-    notes = [f"axis from {x.kind.shown(x.low)}"] if not x.log and x.kind.zero and x.low > 0 else []
-    notes += [f"cut at {figure_text(float(f'{y.low:.1g}'))}"] if y.cut else []
-    ways = (f"{escaped(c.name)} from {first_shown(c.y, y.kind)} to {first_shown(c.y[::-1], y.kind)}" for c in curves)
-    return framed(caption, f"({'; '.join(notes)})" if notes else "", "; ".join(ways), "".join(parts), say)
+            yield f'<path class="lead {curve.look}" d="M{px(a + 4)} {px(b)}L{px(edge + 2)} {px(height)}"/>'
+        yield f'<text class="name {curve.look}" x="{px(edge + 6)}" y="{px(height + 3.5)}">{name}</text>'
 
 
 def plot_by(x: str, what: str, y: Axis, curves: Iterable[Curve], say: str = "") -> str:

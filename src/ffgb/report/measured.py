@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from ffgb.report.axes import axis_for
 from ffgb.report.curves import Curve, plot
-from ffgb.report.past import COSTS, Past
+from ffgb.report.past import COSTS, Past, Values
 from ffgb.report.pieces import each_round, grid, section, tabular
 from ffgb.report.rows import COLUMNS
 from ffgb.report.words import KINDS, column_name, escaped
@@ -98,36 +98,74 @@ USUAL = {
 }
 
 
-def measured(past: Past) -> str:
-    """What rounds noted beside their scores."""
+@final
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The columns of a note that a run has, each with its name; a column alone needs none."""
+
+    noted: Noted
+    columns: Sequence[tuple[str, Values]]
+
+    @property
+    def values(self) -> list[float]:
+        return [v for _, series in self.columns for v in series if v is not None]
+
+    @property
+    def nothing(self) -> str:
+        """What there is to say if all values are 0; nothing if some are not."""
+        return "" if any(self.values) else self.noted.none
+
+    def say(self, past: Past) -> str:
+        noted = self.noted
+        say = noted.alone if noted.alone and len(self.columns) == 1 else noted.say
+        return say + SHARED if say == GAMMA and past.config.get("geometry") == "shared" else say
+
+    def paragraph(self, past: Past) -> str:
+        say = self.say(past)
+        return f'<p class="say"><b>{self.noted.caption}.</b> {say}</p>' if say else ""
+
+    def figure(self, past: Past) -> str:
+        rounds, kind = past.series("round"), KINDS[self.noted.kind]
+        lines = zip(self.columns, ("test", "train"), strict=False)
+        curves = [Curve(name, rounds, series, look) for (name, series), look in lines]
+        x, y = axis_for(KINDS["round"], rounds), axis_for(kind, self.values, widen=True)
+        return plot(self.noted.caption, x, y, curves, self.say(past))
+
+    def rows(self) -> Iterator[list[str]]:
+        """The same as rows of a table, with a cell a round."""
+        shown = KINDS[self.noted.kind].shown
+        for name, series in self.columns:
+            cells = ("–" if v is None else shown(v) for v in series)
+            yield [f"{self.noted.caption}{name and f': {name}'}", *cells]
+
+
+def _find(past: Past, noted: Noted) -> _Found | None:
+    """What a run has of a note; None if that says nothing."""
+    series = {column: values for column in noted.columns if (values := past.series(column))}
+    if series.get("gamma_min") == series.get("gamma_median"):
+        series.pop("gamma_min", None)  # there is one a round
+    if not series or ("participants" in series and len(set(past.columns["participants"])) == 1):
+        return None
+    found = _Found(noted, [(noted.columns[c] if len(series) > 1 else "", values) for c, values in series.items()])
+    return found if found.values else None
+
+
+def _own_notes(past: Past) -> list[Noted]:
+    """Notes that are not ours: columns of an algorithm of the user's own."""
     known = USUAL | {column for noted in NOTED for column in noted.columns}
     strange = [c for c in past.columns if c not in known and not c.startswith(("train_", "test_", "ensemble_"))]
-    figures, sentences, says, numbers = list[str](), list[str](), list[str](), list[list[str]]()
-    for noted in (*NOTED, *(Noted(escaped(column_name(c), 40), "value", {c: ""}, "") for c in strange[:COLUMNS])):
-        found = {column: series for column in noted.columns if (series := past.series(column))}
-        if found.get("gamma_min") == found.get("gamma_median"):
-            found.pop("gamma_min", None)  # there is one a round
-        values = [v for series in found.values() for v in series if v is not None]
-        if not values or ("participants" in found and len(set(past.columns["participants"])) == 1):
-            continue
-        if noted.none and not any(values):
-            sentences.append(noted.none)
-            continue
-        kind, rounds = KINDS[noted.kind], past.series("round")
-        names = [noted.columns[column] if len(found) > 1 else "" for column in found]
-        for name, series in zip(names, found.values(), strict=True):
-            shown = ("–" if v is None else kind.shown(v) for v in series)
-            numbers.append([f"{noted.caption}{name and f': {name}'}", *shown])
-        lines = zip(names, found.values(), ("test", "train"), strict=False)
-        curves = [Curve(name, rounds, series, look) for name, series, look in lines]
-        say = noted.alone if noted.alone and len(found) == 1 else noted.say
-        say += SHARED if say == GAMMA and past.config.get("geometry") == "shared" else ""
-        says += [f'<p class="say"><b>{noted.caption}.</b> {say}</p>'] if say else []
-        x, y = axis_for(KINDS["round"], rounds), axis_for(kind, values, widen=True)
-        figures.append(plot(noted.caption, x, y, curves, say))
-    if not figures and not sentences:
+    return [Noted(escaped(column_name(c), 40), "value", {c: ""}, "") for c in strange[:COLUMNS]]
+
+
+def measured(past: Past) -> str:
+    """What rounds noted beside their scores."""
+    every = [found for noted in (*NOTED, *_own_notes(past)) if (found := _find(past, noted))]
+    if not every:
         return ""
-    content = [grid(figures)]
-    if past.few and numbers:
-        content = [tabular("Noted", ("", *each_round(past, "")), numbers), *says]
-    return section("What rounds measured", *content, note=" ".join(sentences))
+    some = [found for found in every if not found.nothing]
+    if past.few and some:
+        rows = [row for found in some for row in found.rows()]
+        content = [tabular("Noted", ("", *each_round(past, "")), rows), *(found.paragraph(past) for found in some)]
+    else:
+        content = [grid([found.figure(past) for found in some])]
+    return section("What rounds measured", *content, note=" ".join(f.nothing for f in every if f.nothing))

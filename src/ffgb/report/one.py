@@ -29,6 +29,9 @@ from ffgb.report.words import (
     value_text,
 )
 
+LOOKS = {"test": ("test", "test"), "train": ("train", "train"), "ensemble_test": ("ensemble", "other")}
+"""Curves of a quantity: what they are called, and how they look."""
+
 
 def one_run(past: Past) -> str:
     parts = (_header, _curves, who, measured, costs, _configuration)
@@ -103,37 +106,44 @@ def _ended(past: Past) -> str:
 
 def _curves(past: Past) -> str:
     """Score and loss by rounds and by costs."""
-    name = past.score
-    whats = dict.fromkeys((name.partition("_")[2], "loss"))
-    looks = {"test": ("test", "test"), "train": ("train", "train"), "ensemble_test": ("ensemble", "other")}
+    whats = dict.fromkeys((past.score.partition("_")[2], "loss"))
     ensemble = " <b>Ensemble</b> is what a round has before one learner is made of it."
     ensemble = ensemble if past.series("ensemble_test_loss") else ""
     if past.few:
-        names = [f"{part}_{what}" for what in whats for part in looks if past.series(f"{part}_{what}")]
+        names = [f"{part}_{what}" for what in whats for part in LOOKS if past.series(f"{part}_{what}")]
         rows = [(column_name(n), *(value_text(n, v) for v in past.series(n))) for n in names]
         note = f"{'One exchange was' if past.rounds == 1 else 'Two exchanges were'} all, so there is no curve to draw."
         return section("How it learned", tabular("Scores", ("", *each_round(past)), rows), note=note + ensemble)
-    parts = []
-    for what in whats:
-        found = [(f"{part}_{what}", *look) for part, look in looks.items() if past.series(f"{part}_{what}")]
-        if not found:
-            continue  # no one who has it answered in any round
-        y = axis_for(KINDS[what], [v for column, _, _ in found for v in past.series(column)], widen=True)
-        for x in XS:
-            curves = [Curve(label, past.series(x), past.series(column), look) for column, label, look in found]
-            parts.append(plot_by(x, capital(KINDS[what].text), y, curves))
+    figures = [figure for what in whats for figure in _figures(past, what)]
+    note = f"{_last_and_best(past)} Models and bytes are one client's mean, both ways; all costs include set-up."
+    return section("How it learned", grid(figures), rounds_table("Rounds in numbers", past, 0), note=note + ensemble)
+
+
+def _figures(past: Past, what: str) -> list[str]:
+    """A quantity by rounds and by each cost; none if no one who has it answered in any round."""
+    found = [(f"{part}_{what}", *look) for part, look in LOOKS.items() if past.series(f"{part}_{what}")]
+    if not found:
+        return []
+    y = axis_for(KINDS[what], [v for column, _, _ in found for v in past.series(column)], widen=True)
+    figures = []
+    for x in XS:
+        curves = [Curve(label, past.series(x), past.series(column), look) for column, label, look in found]
+        figures.append(plot_by(x, capital(KINDS[what].text), y, curves))
+    return figures
+
+
+def _last_and_best(past: Past) -> str:
+    """The last score, and the best one with its round."""
+    name = past.score
     column = {i: v for i, v in enumerate(past.columns[name], 1) if v is not None}
     first, word = (max, "highest") if name.endswith("accuracy") else (min, "lowest")
     at = first(column, key=lambda i: column[i])
     last = max(column)
     when = "in the last round" if last == past.rounds else f"in round {last:,} (later ones have none)"
-    note = f"The {column_name(name)} is {value_text(name, column[last])} {when}"
+    said = f"The {column_name(name)} is {value_text(name, column[last])} {when}"
     if column[at] == column[last]:
-        note += f", the {word} of all. "
-    else:
-        note += f"; it was {word} in round {at:,}, {value_text(name, column[at])}. "
-    note += "Models and bytes are one client's mean, both ways; all costs include set-up."
-    return section("How it learned", grid(parts), rounds_table("Rounds in numbers", past, 0), note=note + ensemble)
+        return f"{said}, the {word} of all."
+    return f"{said}; it was {word} in round {at:,}, {value_text(name, column[at])}."
 
 
 def _configuration(past: Past) -> str:

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -157,6 +157,15 @@ def read(path: Path, name: str, most: int) -> Past:
     if config is None:
         raise FFGBError(f"{path} holds no run; name a folder that ffgb train --out has written")
     lines = _lines(path)
+    columns = _columns(lines)
+    summary = _content(path / "summary.json")
+    if summary is not None and summary.get("rounds") != len(lines):
+        summary = None  # more rounds were asked for since
+    return Past(name, config, columns, _drawn(columns, most), summary, *_clients(path))
+
+
+def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
+    """The columns of metrics.jsonl, with costs and seconds as `Past` has them."""
     names = dict.fromkeys(key for line in lines for key in line)  # some notes are not made in every round
     columns: dict[str, Values] = {key: [finite(line.get(key)) for line in lines] for key in names}
     for key in COSTS:
@@ -164,15 +173,10 @@ def read(path: Path, name: str, most: int) -> Past:
         both = zip(columns.get(f"{key}_up", nothing), columns.get(f"{key}_down", nothing), strict=True)
         columns[key] = [None if up is None or down is None else up + down for up, down in both]
     columns["round"] = [float(t) for t in range(1, len(lines) + 1)]
-    seconds, before = list[float | None](), finite(lines[0].get("setup_seconds")) or 0.0
-    for line in lines:
-        before += finite(line.get("seconds")) or 0.0
-        seconds.append(before)
-    columns["seconds"] = seconds
-    summary = _content(path / "summary.json")
-    if summary is not None and summary.get("rounds") != len(lines):
-        summary = None  # more rounds were asked for since
-    return Past(name, config, columns, _drawn(columns, most), summary, *_clients(path))
+    setup = finite(lines[0].get("setup_seconds")) or 0.0
+    taken = (finite(line.get("seconds")) or 0.0 for line in lines)
+    columns["seconds"] = list(accumulate(taken, initial=setup))[1:]
+    return columns
 
 
 def _content(file: Path) -> dict[str, Any] | None:

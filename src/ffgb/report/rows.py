@@ -6,7 +6,9 @@ import dataclasses
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
 
 from ffgb.report.axes import Axis, axis_for
 from ffgb.report.past import Held, Values
@@ -70,47 +72,89 @@ def some_of(clients: Sequence[Held]) -> tuple[Sequence[Held], str]:
 def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
     """A row a client, a column a class; a strong colour is much of what the client has."""
     total = tuple(math.fsum(c.labels[j] for c in clients if c.labels) for j in range(len(classes)))
-    columns, heads = [[j] for j in range(len(classes))], list(classes)
-    if len(classes) > COLUMNS:
-        order = sorted(range(len(classes)), key=lambda j: -total[j])
-        kept = sorted(order[: COLUMNS - 1])
-        columns, heads = [*([j] for j in kept), order[COLUMNS - 1 :]], [*(classes[j] for j in kept), "others"]
+    columns = _class_columns(classes, total)
     rows = [Held("all clients", math.fsum(total), {}, {}, total, {}), *some_of(clients)[0]]
-    left = _begin(c.name for c in rows)
+    left, heads = _begin(c.name for c in rows), [name for name, _ in columns]
     middle = [_at((j + 0.5) / len(heads), left, END) for j in range(len(heads))]
-    tilted = max(map(len, heads)) * 6.5 > 200 / len(heads)
-    top = 56 if tilted else 20
-    shares = [c.labels[j] / math.fsum(c.labels) for c in rows if any(c.labels) for j in range(len(classes))]
-    darkest, cells = max(shares, default=1.0), dict[tuple[str, int], str]()
-    texts = [f'<text class="tick" x="99.5%" y="{top - 7}" text-anchor="end">points</text>']
-    for name, x in zip(heads, middle, strict=True):
-        if tilted:  # a text at a percentage can be turned only in a place of its own
-            texts.append(
-                f'<svg class="open" x="{x}" y="{top - 6}"><text class="tick turned">{escaped(name, 9)}</text></svg>'
-            )
-        else:
-            texts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{top - 7}">{escaped(name)}</text>')
+    top, texts = _class_heads(heads, middle)
+    darkest, cells = _largest_share(rows), list[_Cell]()
     for i, client in enumerate(rows):
         y = LINE * i + (6 if i else 0)
         texts.append(_row_name(client.name, left, top + y + 12, "" if i else " all") + _row_end(client, top + y + 12))
-        size = math.fsum(client.labels)
-        for j, group in enumerate(columns):
-            if not client.labels or not (count := math.fsum(client.labels[k] for k in group)):
-                continue
-            look, most = ("rest", 1.0) if len(group) > 1 else ("heat", darkest)
-            level = max(1, round(12 * count / size / most))
-            # one path for all cells that are alike: a rectangle each would be most of the page
-            cells[look, level] = cells.get((look, level), "") + f"M{j} {y}h1v16h-1z"
-            if len(heads) <= WRITTEN:
-                look = "count on" if level > 7 else "count"
-                texts.append(f'<text class="{look}" x="{middle[j]}" y="{top + y + 12}">{count:.0f}</text>')
+        row = list(_row_cells(client, columns, y, darkest))
+        cells += row
+        if len(heads) <= WRITTEN:
+            texts += [cell.written(middle[cell.column], top) for cell in row]
     height = LINE * len(rows) + 6
     box = f'x="{left}%" y="{top}" width="{END - left:.4g}%" height="{height}" viewBox="0 0 {len(heads)} {height}"'
-    paths = "".join(f'<path class="{k}" fill-opacity="{v / 12:.2g}" d="{d}"/>' for (k, v), d in sorted(cells.items()))
-    content = f'<svg class="cells" {box} preserveAspectRatio="none">{paths}</svg>{"".join(texts)}'
+    content = f'<svg class="cells" {box} preserveAspectRatio="none">{_coloured(cells)}</svg>{"".join(texts)}'
     title = f"Points of {plural(len(rows) - 1, 'client')} by {plural(len(classes), 'class', 'classes')}"
     width = 6.1 * len(f"{max(total):.0f}") + 3 if len(heads) <= WRITTEN else 15.0
     return _picture(title, top + height, content, 100 * width * len(heads) / (END - left))
+
+
+@final
+@dataclass(frozen=True)
+class _Cell:
+    """A client's points of a class, or of the several classes that share a column."""
+
+    column: int
+    y: int
+    count: float
+    look: str
+    level: int
+    """How strong its colour is, from 1 to 12."""
+
+    def written(self, x: str, top: float) -> str:
+        """Its count, to be written into it."""
+        look = "count on" if self.level > 7 else "count"
+        return f'<text class="{look}" x="{x}" y="{top + self.y + 12}">{self.count:.0f}</text>'
+
+
+def _coloured(cells: Iterable[_Cell]) -> str:
+    """One path for all cells that are alike: a rectangle each would be most of the page."""
+    paths = dict[tuple[str, int], str]()
+    for cell in cells:
+        alike = (cell.look, cell.level)
+        paths[alike] = paths.get(alike, "") + f"M{cell.column} {cell.y}h1v16h-1z"
+    return "".join(f'<path class="{k}" fill-opacity="{v / 12:.2g}" d="{d}"/>' for (k, v), d in sorted(paths.items()))
+
+
+def _largest_share(rows: Iterable[Held]) -> float:
+    """The largest share that a class has of a client's points."""
+    shares = [label / math.fsum(c.labels) for c in rows if any(c.labels) for label in c.labels]
+    return max(shares, default=1.0)
+
+
+def _class_columns(classes: Sequence[str], total: Sequence[float]) -> list[tuple[str, Sequence[int]]]:
+    """A column a class, with its name; the rarest share the last one if there are many."""
+    if len(classes) <= COLUMNS:
+        return [(name, [j]) for j, name in enumerate(classes)]
+    order = sorted(range(len(classes)), key=lambda j: -total[j])
+    return [*((classes[j], [j]) for j in sorted(order[: COLUMNS - 1])), ("others", order[COLUMNS - 1 :])]
+
+
+def _class_heads(heads: Sequence[str], middle: Sequence[str]) -> tuple[int, list[str]]:
+    """The names above the columns, tilted if they are long, and how much height they take."""
+    tilted = max(map(len, heads)) * 6.5 > 200 / len(heads)
+    top = 56 if tilted else 20
+    texts = [f'<text class="tick" x="99.5%" y="{top - 7}" text-anchor="end">points</text>']
+    for name, x in zip(heads, middle, strict=True):
+        if tilted:  # a text at a percentage can be turned only in a place of its own
+            text = f'<text class="tick turned">{escaped(name, 9)}</text>'
+            texts.append(f'<svg class="open" x="{x}" y="{top - 6}">{text}</svg>')
+        else:
+            texts.append(f'<text class="tick" text-anchor="middle" x="{x}" y="{top - 7}">{escaped(name)}</text>')
+    return top, texts
+
+
+def _row_cells(client: Held, columns: Sequence[tuple[str, Sequence[int]]], y: int, darkest: float) -> Iterator[_Cell]:
+    """The cells of a client that has points there; the largest share of all is the darkest."""
+    size = math.fsum(client.labels)
+    for j, (_, group) in enumerate(columns if client.labels else ()):
+        if count := math.fsum(client.labels[k] for k in group):
+            look, most = ("rest", 1.0) if len(group) > 1 else ("heat", darkest)
+            yield _Cell(j, y, count, look, max(1, round(12 * count / size / most)))
 
 
 def _ticks(axis: Axis, left: float, height: float) -> list[str]:

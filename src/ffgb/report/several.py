@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from ffgb.protocol.costs import UNITS
 from ffgb.report.axes import axis_for
@@ -30,6 +30,8 @@ from ffgb.report.words import (
 )
 
 _PARTS = {"test": "test", "train": "training"}
+_Column: TypeAlias = tuple[str, Sequence[str]]
+"""Of a table: its head, and a cell for each run."""
 
 
 def several_runs(pasts: Sequence[Past]) -> str:
@@ -82,31 +84,9 @@ def _unit(pasts: Sequence[Past]) -> tuple[float, str]:
 
 
 def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
+    """The best run in a sentence, and a table of all."""
     best, (unit, what) = _best(pasts), _unit(pasts)
-    order = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
-    names = [name for name in order if any(past.score == name for past in pasts)]
-    scores = len(names)  # they come first: a narrow screen shows little more
-    names += [name for name in ("test_loss", "train_loss") if any(past.last(name) is not None for past in pasts)]
     alike = len({str(past.config.get("data")) for past in pasts}) == 1
-    parts = {
-        _PARTS[part] for past in pasts if past.clients for part, _, values in [client_scores(past.clients)] if values
-    }
-    rows = []
-    for run, past in enumerate(pasts):
-        cells = [value_text(name, past.last(name)) for name in names]
-        if run == best:
-            cells = [f"<b>{c}</b>" if name == past.score else c for name, c in zip(names, cells, strict=True)]
-        means = method(past) if alike else f"{method(past)} on {escaped(past.files, 60)}"
-        row = [_wrapped(keys[run]), *cells[:scores], _wrapped(means), *cells[scores:]]
-        row += [_worst(past, len(parts) > 1)] if parts else []
-        row += [escaped(past.config.get("clients")), f"{past.rounds:,}{'' if past.summary else ' so far'}"]
-        parameters = past.last("parameters")
-        row.append("–" if parameters is None else models_text(parameters / unit))
-        rows.append([*row, value_text("bytes", past.last("bytes")), value_text("seconds", past.seconds)])
-    heads = [column_name(name) for name in names]
-    head = ["run", *heads[:scores], _wrapped("method"), *heads[scores:]]
-    head += [_wrapped(f"worst client, {''.join(parts)}" if len(parts) == 1 else "worst client")] if parts else []
-    head += ["clients", "rounds", "models", "bytes", "time"]
     lead = (
         f"Models and bytes are a client's mean, both ways, set-up included; a model is {unit:,.0f} parameters: {what}."
     )
@@ -121,7 +101,53 @@ def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
     more = f'<p class="warn">{plural(going, "run has", "runs have")} not ended.</p>' if going else ""
     on = f" on <b>{escaped(pasts[0].data)}</b>" if alike else ""
     said = f'<p class="eyebrow">ffgb comparison{on}</p><h1>{headline}</h1><p class="lead">{lead}</p>{more}'
-    return f"<header>{said}</header>" + section("Results", tabular("Results", head, rows))
+    columns = [*_score_columns(pasts, keys, best, alike=alike), *_cost_columns(pasts, unit)]
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return f"<header>{said}</header>" + section("Results", tabular("Results", (head for head, _ in columns), rows))
+
+
+def _score_columns(pasts: Sequence[Past], keys: Sequence[str], best: int | None, *, alike: bool) -> list[_Column]:
+    """Runs and how good they are.  Scores come first: a narrow screen shows little more."""
+
+    def values(name: str) -> _Column:
+        cells = [value_text(name, past.last(name)) for past in pasts]
+        if best is not None and name == pasts[best].score:
+            cells[best] = f"<b>{cells[best]}</b>"
+        return column_name(name), cells
+
+    order = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
+    scores = [name for name in order if any(past.score == name for past in pasts)]
+    losses = [name for name in ("test_loss", "train_loss") if any(past.last(name) is not None for past in pasts)]
+    methods = [method(past) if alike else f"{method(past)} on {escaped(past.files, 60)}" for past in pasts]
+    return [
+        ("run", [_wrapped(key) for key in keys]),
+        *map(values, scores),
+        (_wrapped("method"), [_wrapped(text) for text in methods]),
+        *map(values, losses),
+        *_worst_clients(pasts),
+    ]
+
+
+def _cost_columns(pasts: Sequence[Past], unit: float) -> list[_Column]:
+    """How large runs are, and what they cost; models are counted in so many parameters."""
+    parameters = [past.last("parameters") for past in pasts]
+    return [
+        ("clients", [escaped(past.config.get("clients")) for past in pasts]),
+        ("rounds", [f"{past.rounds:,}{'' if past.summary else ' so far'}" for past in pasts]),
+        ("models", ["–" if count is None else models_text(count / unit) for count in parameters]),
+        ("bytes", [value_text("bytes", past.last("bytes")) for past in pasts]),
+        ("time", [value_text("seconds", past.seconds) for past in pasts]),
+    ]
+
+
+def _worst_clients(pasts: Sequence[Past]) -> list[_Column]:
+    """A column with each run's worst client, if any run has scores by client."""
+    found = [client_scores(past.clients) for past in pasts if past.clients]
+    parts = {_PARTS[part] for part, _, values in found if values}
+    if not parts:
+        return []
+    head = f"worst client, {''.join(parts)}" if len(parts) == 1 else "worst client"
+    return [(_wrapped(head), [_worst(past, len(parts) > 1) for past in pasts])]
 
 
 def _wrapped(text: str) -> str:
@@ -172,31 +198,36 @@ def _other_rows(past: Past, first: Past) -> bool:
     return bool(past.hashes and first.hashes) and past.hashes != first.hashes
 
 
+def _settings(past: Past, first: Past) -> dict[str, Any]:
+    """A run's settings and versions, by their names."""
+    flat = {setting_name(name): value for name, value in past.settings.items() if name != "sha256"}
+    flat |= {f"version of {name}": value for name, value in past.versions.items()}
+    if flat.get("data") == first.settings.get("data") and _other_rows(past, first):
+        flat["data"] = "files of the same names with other rows"
+    return flat
+
+
 def _differences(pasts: Sequence[Past], labels: Sequence[str]) -> str:
     """Settings and versions that are not the same in all runs."""
-    settings: list[dict[str, Any]] = []
-    for past in pasts:
-        flat = {setting_name(name): value for name, value in past.settings.items() if name != "sha256"}
-        flat |= {f"version of {name}": value for name, value in past.versions.items()}
-        if flat.get("data") == pasts[0].settings.get("data") and _other_rows(past, pasts[0]):
-            flat["data"] = "files of the same names with other rows"
-        settings.append(flat)
+    settings = [_settings(past, pasts[0]) for past in pasts]
     rows = []
     for name in dict.fromkeys(name for flat in settings for name in flat):
         values = [flat.get(name) for flat in settings]
         if any(value != values[0] for value in values):
-            shown = [
-                past.data if name == "data" and isinstance(value, list) else setting_value(value)
-                for past, value in zip(pasts, values, strict=True)
-            ]
-            cells = [escaped(text, 80) for text in shown]
-            marked = [c if v == values[0] else f"<mark>{c}</mark>" for c, v in zip(cells, values, strict=True)]
-            rows.append((escaped(name, 60), *map(_wrapped, marked)))
+            rows.append((escaped(name, 60), *_marked(name, values, pasts)))
     if not rows:
         return section("What differs", note="All settings and versions are the same.")
     note = "Settings that are not the same in all runs; marked is what is not as in the first. All others are the same."
     head = ("setting", *(_wrapped(f"{_swatch(run)}{escaped(label)}") for run, label in enumerate(labels)))
     return section("What differs", tabular("Settings that differ", head, rows), note=note)
+
+
+def _marked(name: str, values: Sequence[Any], pasts: Sequence[Past]) -> Iterator[str]:
+    """A setting's value in each run, marked where it is not as in the first."""
+    for past, value in zip(pasts, values, strict=True):
+        text = past.data if name == "data" and isinstance(value, list) else setting_value(value)
+        cell = escaped(text, 80)
+        yield _wrapped(cell if value == values[0] else f"<mark>{cell}</mark>")
 
 
 def _costs_of_all(pasts: Sequence[Past], keys: Sequence[str]) -> str:
