@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from safetensors import SafetensorError
@@ -52,6 +52,8 @@ _DTYPES = {
     "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 _AXES, _LENGTH = 8, 2**40
+_Contents: TypeAlias = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and type of each array, by name."""
 
 
 @final
@@ -197,7 +199,7 @@ def shown(text: object) -> str:
     return printable(str(text)[:LETTERS])
 
 
-def _table(data: bytes, most: int) -> tuple[str, str, dict[str, tuple[tuple[int, ...], str]]]:
+def _table(data: bytes, most: int) -> tuple[str, str, _Contents]:
     """Our header, the checksum, and shape and type of each array, from safetensors' table of contents, checked."""
     # 8 bytes little-endian length, then JSON: an entry an array, and "__metadata__"
     length = int.from_bytes(data[:8], "little")
@@ -211,29 +213,32 @@ def _table(data: bytes, most: int) -> tuple[str, str, dict[str, tuple[tuple[int,
         check, text = found[: found.index("{")], found[found.index("{") :]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FFGBError("a message has no ffgb header") from error
-    contents: dict[str, tuple[tuple[int, ...], str]] = {}
-    spans = []
-    for name, entry in table.items():
-        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-            _refuse(f"has a damaged table of contents, at {shown(name)}")
+    entries = {name: _entry(name, entry) for name, entry in table.items()}
+    _refuse_gaps([span for _, _, span in entries.values()], len(data) - 8 - length)
+    return text, check, {name: (shape, dtype) for name, (shape, dtype, _) in entries.items()}
+
+
+def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], str, tuple[int, int]]:
+    """Shape, type, and first and last byte of an array, from its entry in the table of contents."""
+    if isinstance(entry, dict) and entry.keys() == {"dtype", "shape", "data_offsets"}:
         dtype, shape, offsets = _DTYPES.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
-        numbers = isinstance(shape, list) and isinstance(offsets, list)
-        if dtype is None or not numbers or len(shape) > _AXES or len(offsets) != 2:
-            _refuse(f"has a damaged table of contents, at {shown(name)}")
-        if not all(type(n) is int and 0 <= n < _LENGTH for n in (*shape, *offsets)):
-            _refuse(f"has a damaged table of contents, at {shown(name)}")
-        if offsets[1] - offsets[0] != math.prod(shape) * np.dtype(dtype).itemsize:
-            _refuse(f"has a damaged table of contents, at {shown(name)}")
-        spans.append(offsets)
-        contents[name] = tuple(shape), dtype
+        lists = isinstance(shape, list) and isinstance(offsets, list)
+        if dtype is not None and lists and len(shape) <= _AXES and len(offsets) == 2:
+            counts = all(type(n) is int and 0 <= n < _LENGTH for n in (*shape, *offsets))
+            if counts and offsets[1] - offsets[0] == math.prod(shape) * np.dtype(dtype).itemsize:
+                return tuple(shape), dtype, (offsets[0], offsets[1])
+    _refuse(f"has a damaged table of contents, at {shown(name)}")
+
+
+def _refuse_gaps(spans: Sequence[tuple[int, int]], size: int) -> None:
+    """Arrays lie one after the other, from the first byte to the last."""
     at = 0
     for start, end in sorted(spans):
         if start != at:
             _refuse("has arrays that overlap or leave gaps")
         at = end
-    if at != len(data) - 8 - length:
+    if at != size:
         _refuse("is cut short: it is no ffgb message, or its connection broke")
-    return text, check, contents
 
 
 def _header(text: str) -> dict[str, Any]:
@@ -263,9 +268,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _compare(
-    header: Mapping[str, Any], contents: Mapping[str, tuple[tuple[int, ...], str]], expected: Expected
-) -> None:
+def _compare(header: Mapping[str, Any], contents: _Contents, expected: Expected) -> None:
     """Refuse what is not what was expected, by its header and its table of contents alone."""
     if header["kind"] not in expected.kinds:
         _refuse(f"is of the kind {shown(header['kind'])!r}, expected {' or '.join(expected.kinds)}")
@@ -280,29 +283,41 @@ def _compare(
         value = header["values"].get(name)
         if not isinstance(value, types) or isinstance(value, bool):
             _refuse(f"says {name} in a way that is not understood")
-    forms = expected.forms if main else {}
-    # a scale belongs to an array of bytes that is there as well
-    names = {
-        n for n in contents if not (n.endswith(SCALE) and contents.get(n.removesuffix(SCALE), ("", ""))[1] == "int8")
-    }
-    if not forms.keys() - expected.optional <= names <= forms.keys():
+    _compare_arrays(contents, expected.forms if main else {}, expected.optional)
+
+
+def _compare_arrays(contents: _Contents, forms: Mapping[str, Form], optional: frozenset[str]) -> None:
+    """Refuse arrays of other names, shapes or types than were expected."""
+    names = {name for name in contents if not _is_scale(name, contents)}
+    if not forms.keys() - optional <= names <= forms.keys():
         _refuse(f"has the arrays {shown(sorted(names))}, expected {sorted(forms)}")
     terms = contents["weights"][0][0] if "weights" in contents and contents["weights"][0] else None
     for name, form in forms.items():
-        if name not in contents:
-            continue
-        shape, dtype = contents[name]
-        stacked = form.terms and terms is not None
-        if stacked and not 0 <= terms <= form.terms:  # type: ignore[operator]
+        if name in contents:
+            _compare_array(name, contents, form, terms)
+
+
+def _is_scale(name: str, contents: _Contents) -> bool:
+    """A scale belongs to an array of bytes that is there as well."""
+    whole = contents.get(name.removesuffix(SCALE))
+    return name.endswith(SCALE) and whole is not None and whole[1] == "int8"
+
+
+def _compare_array(name: str, contents: _Contents, form: Form, terms: int | None) -> None:
+    """Refuse an array that has not this form; a stack has the form for each of so many terms."""
+    shape, dtype = contents[name]
+    wanted = form.shape
+    if form.terms and terms is not None:
+        if not 0 <= terms <= form.terms:
             _refuse(f"has {terms} terms, expected up to {form.terms}")
-        wanted = (terms, *form.shape) if stacked else form.shape
-        scale = contents.get(name + SCALE)
-        packed = form.dtype == "float32" and (
-            (dtype == "float16" and scale is None)
-            or (dtype == "int8" and scale == (_scale_shape(shape, stacked=terms is not None), "float32"))
-        )
-        if shape != wanted or not (packed or (dtype == form.dtype and scale is None)):
-            _refuse(f"has {name} as {dtype} of shape {shape}, expected {form}")
+        wanted = (terms, *form.shape)
+    scale = contents.get(name + SCALE)
+    packed = form.dtype == "float32" and (
+        (dtype == "float16" and scale is None)
+        or (dtype == "int8" and scale == (_scale_shape(shape, stacked=terms is not None), "float32"))
+    )
+    if shape != wanted or not (packed or (dtype == form.dtype and scale is None)):
+        _refuse(f"has {name} as {dtype} of shape {shape}, expected {form}")
 
 
 def _look(tensors: Mapping[str, Array], forms: Mapping[str, Form]) -> None:

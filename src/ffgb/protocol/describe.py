@@ -39,13 +39,13 @@ from ffgb.core.weighting import Weighting
 from ffgb.errors import FFGBError
 from ffgb.features.patches import Grid
 from ffgb.features.tables import Columns
-from ffgb.protocol.job import Job, Target
+from ffgb.protocol.job import Beginning, Job, Target
 from ffgb.protocol.migrate import migrated
 from ffgb.user_code import label_of, named_class
 
 BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
-PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Job, Target)
+PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Job, Beginning, Target)
 """And these, which they are made of."""
 
 
@@ -126,11 +126,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        if len(parts) == 2 and parts[1] is Ellipsis:
-            return all(_fits(v, parts[0]) for v in value)
-        return len(value) == len(parts) and all(map(_fits, value, parts))
+        return isinstance(value, tuple) and _fit_each(value, parts)
     if origin is typing.Literal:
         return value in parts
     if hint is float:
@@ -139,6 +135,13 @@ def _fits(value: Any, hint: Any) -> bool:
         return type(value) is (type(None) if hint is None else hint)
     kind = origin or hint
     return isinstance(value, kind) if isinstance(kind, type) and not typing.is_typeddict(kind) else True
+
+
+def _fit_each(values: tuple[Any, ...], parts: tuple[Any, ...]) -> bool:
+    """Are a tuple's values of the types in its declaration?"""
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        return all(_fits(value, parts[0]) for value in values)
+    return len(values) == len(parts) and all(map(_fits, values, parts))
 
 
 def build(recipe: JSON, arrays: Mapping[str, Array]) -> Any:
@@ -155,20 +158,31 @@ def build(recipe: JSON, arrays: Mapping[str, Array]) -> Any:
     if is_number(recipe):
         return float(recipe["number"])
     recipe = migrated(recipe)
+    kind = _kind(recipe)
+    given = {name: build(v, arrays) for name, v in recipe.items() if name != "kind"}
+    _check_fields(kind, given)
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise FFGBError(f"a recipe of {kind.__name__} has fields of the wrong type ({error})") from error
+
+
+def _kind(recipe: Mapping[str, Any]) -> type:
+    """The class that a recipe names."""
     label = str(recipe.get("kind"))
     kind = named_class(label) if ":" in label else KINDS.get(label)
     if kind is None:
         raise FFGBError(f"a recipe names {recipe.get('kind')!r}, which this version of ffgb does not know")
+    return kind
+
+
+def _check_fields(kind: type, given: Mapping[str, Any]) -> None:
+    """Refuse fields that a class does not have, that are missing, or that are of another type than it declares."""
     fields = dataclasses.fields(kind)
     known = {f.name for f in fields}
     needed = {f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
-    given = {name: build(v, arrays) for name, v in recipe.items() if name != "kind"}
     if not needed <= given.keys() <= known:
         raise FFGBError(f"a recipe of {kind.__name__} has the fields {sorted(given)}, expected {sorted(known)}")
     for name, value in given.items():
         if not _fits(value, _hints(kind).get(name, Any)):
             raise FFGBError(f"a recipe of {kind.__name__} has a {name} of the wrong type ({type(value).__name__})")
-    try:
-        return kind(**given)
-    except (TypeError, ValueError) as error:
-        raise FFGBError(f"a recipe of {kind.__name__} has fields of the wrong type ({error})") from error

@@ -11,7 +11,7 @@ from ffgb.algorithms import Algorithm, Increments
 from ffgb.core.functions import ClosedSum, Family, Function, from_tensors
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
-from ffgb.core.types import Array
+from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
 from ffgb.protocol.codec import Message, as_travelled
 
@@ -35,6 +35,27 @@ class Target:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Beginning:
+    """f^0 as arrays, in the precision in which they travel."""
+
+    names: tuple[str, ...]
+    arrays: tuple[Array, ...]
+
+    @staticmethod
+    def of(f: Function) -> Beginning:
+        tensors = light(f)
+        return Beginning(tuple(tensors), tuple(tensors.values()))
+
+    @property
+    def tensors(self) -> Tensors:
+        """As `Function.tensors` has them; they may come from elsewhere, and are checked when a function is made."""
+        if len(self.names) != len(self.arrays):
+            raise FFGBError("f^0 has not as many arrays as names")
+        return dict(zip(self.names, self.arrays, strict=True))
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Job:
     """All that a client must know to take part: described in one set-up message."""
 
@@ -45,10 +66,8 @@ class Job:
     seed: int
     geometry: Geometry | None = None
     """None: every client fits in the geometry of its own points, as in the paper."""
-    begins: tuple[Array, ...] | None = None
-    """What f^0 is, if another job came before: one member, its arrays in the order of the family's own."""
-    share: float = 1.0
-    """f^0 is so many times that member."""
+    begins: Beginning | None = None
+    """f^0, if it is not the algorithm's own: a model that was given, or what another job has left."""
     at: int = 0
     """How many rounds came before: f^0 is called f^at."""
     precision: str = "float32"
@@ -73,8 +92,7 @@ class Job:
 
     def start(self) -> Function:
         """f^0, checked if it came from elsewhere."""
-        f = self.algorithm.start(self.family, self.seed, self.begins)
-        return f if self.begins is None else from_tensors(self.family, (f * self.share).tensors())
+        return self.algorithm.start(self.family, self.seed, None if self.begins is None else self.begins.tensors)
 
 
 def light(f: Function) -> dict[str, Array]:

@@ -65,6 +65,15 @@ class Sending(ABC):
         """What a client may answer."""
 
 
+def _question_in(message: Message) -> tuple[Question, Weighting]:
+    """The question that a message asks, and how answers are weighed."""
+    built = build(message.values.get("recipe"), {n: a for n, a in message.tensors.items() if n.startswith("recipe")})
+    match built:
+        case (Question() as question, Weighting() as weighting):
+            return question, weighting
+    raise FFGBError("a message asks no question")
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Asked(Sending):
@@ -96,14 +105,8 @@ class Asked(Sending):
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Asked:
-        recipe = message.values.get("recipe")
-        built = build(recipe, {n: a for n, a in message.tensors.items() if n.startswith("recipe")})
-        if not isinstance(built, tuple) or len(built) != 2:
-            raise FFGBError("a message asks no question")
-        question, weighting = built
+        question, weighting = _question_in(message)
         about_f = isinstance(question, RoundQuestion)
-        if not isinstance(question, Question) or not isinstance(weighting, Weighting):
-            raise FFGBError("a message asks no question")
         if about_f != (message.round >= 0):
             raise FFGBError("a question about f is asked before training, or another in a round")
         looking = message.values.get("looking", [])
