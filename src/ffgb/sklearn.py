@@ -73,7 +73,7 @@ LEAST = 2
 """Rows to learn from."""
 ELSEWHERE = (
     *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
-    *("weights", "exposure"),
+    *("weights", "exposure", "start", "distill_data"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
@@ -500,6 +500,20 @@ def _sites(clients: Any, n: int) -> tuple[tuple[str, ...], Array]:
     """Names of the clients, in order, and which of them holds each row."""
     if clients is None:
         return ("all",), np.zeros(n, np.int64)
+    ids = _client_of_each(clients, n)
+    distinct = dict.fromkeys(ids)
+    try:
+        order = sorted(distinct)
+    except TypeError:  # names and numbers: as they come
+        order = list(distinct)
+    index = {name: i for i, name in enumerate(order)}
+    names = [str(name) for name in order]
+    unique = len(set(names)) == len(names)
+    return tuple(names if unique else map(repr, order)), np.array([index[name] for name in ids], np.int64)
+
+
+def _client_of_each(clients: Any, n: int) -> list[Any]:
+    """The client of each of n rows, a name or a number."""
     each = f"give a name or number for each of the {n} rows of X"
     ids = clients.tolist() if hasattr(clients, "tolist") else clients
     if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
@@ -513,14 +527,7 @@ def _sites(clients: Any, n: int) -> tuple[tuple[str, ...], Array]:
         raise EstimatorError("clients has entries that are no names; give one name or number a row") from error
     if any(name is None or name is pd.NA or name != name for name in distinct):  # NaN is not what it is
         raise EstimatorError("clients has missing entries; say of every row who holds it")
-    try:
-        order = sorted(distinct)
-    except TypeError:  # names and numbers: as they come
-        order = list(distinct)
-    index = {name: i for i, name in enumerate(order)}
-    names = [str(name) for name in order]
-    unique = len(set(names)) == len(names)
-    return tuple(names if unique else map(repr, order)), np.array([index[name] for name in ids], np.int64)
+    return ids
 
 
 def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], config: Config) -> tuple[Table, Array]:

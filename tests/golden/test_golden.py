@@ -20,9 +20,9 @@ ORDERS, CENTRES = 21, 3
 the questions come so many numbers a column: where it is centred, twice, and how far it reaches."""
 LESS = range(4)
 """How often moments were asked for: they came with a count, which is not needed any more."""
-BESIDE = {"digits-patches": 2 * 32, "linear-search": -2 * 2}
+BESIDE = {"digits-patches": 2 * 32, "linear-search": -2 * 2, "mlp-distilled-by-rounds": 2}
 """Of features that know their bounds, the two without orders of magnitude; how far to go along an increment, in each of
-two rounds, is no array any more."""
+two rounds, is no array any more; the weight of the one learner that f^0 is, after each of two distillations, is one."""
 BYTES = {"bytes_up": 450, "bytes_down": 2000}
 """Of messages around such arrays, and what rows weigh in reports."""
 
@@ -78,7 +78,8 @@ def test_a_job_costs_what_is_written_and_some_questions(
         assert of_models == pytest.approx(now[f"parameters_{way}"] / before[f"parameters_{way}"])
     sent = {"bytes_up": 4 * ORDERS * columns, "bytes_down": 8 * more["parameters_down"]}
     for cost, most in BYTES.items():
-        assert 0 <= more[cost] - sent[cost] <= (most if columns else 64), cost
+        # a job's description is without f^0's share, 16 bytes, which f^0 says itself
+        assert -16 <= more[cost] - sent[cost] <= (most if columns else 64), cost
 
 
 @pytest.mark.parametrize(("name", "other"), SAME.items())

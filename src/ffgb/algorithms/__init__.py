@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 
-from ffgb.core.functions import Family, Function, OnPoints
+from ffgb.core.functions import Clipped, ClosedSum, Family, Function, OnPoints, OpenSum, from_tensors
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.oracles import Oracle
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, RoundQuestion
 from ffgb.core.row_weights import WeightedRows
-from ffgb.core.types import Array, Parameters
+from ffgb.core.types import Array, Parameters, Tensors
 from ffgb.errors import FFGBError
 from ffgb.settings import Values
 
@@ -70,9 +70,20 @@ class Algorithm(ABC):
         """Where the trained function lives, given the family of members."""
         return family
 
-    def start(self, family: Family, seed: int, begins: Sequence[Array] | None = None) -> Function:
-        """f^0: what it begins with, the arrays of one member, if that is given."""
-        return self.zero(family) if begins is None else family.member(dict(zip(family.spec, begins, strict=True)))
+    def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
+        """f^0: the empty sum, or the function that is given by its arrays.
+
+        Of a function that was clipped as a whole (Proj_C) the sum inside is taken: that is what Algorithm 1 goes on
+        from.
+        """
+        zero = self.zero(family)
+        if begins is None:
+            return zero
+        f = from_tensors(family, begins)
+        f = f.inner if isinstance(f, Clipped) else f
+        if isinstance(zero, ClosedSum):
+            return f.collapsed() if isinstance(f, OpenSum) else f
+        return zero + f
 
     def zero(self, family: Family) -> Function:
         """The empty sum."""

@@ -113,10 +113,19 @@ SETTINGS = (
     Setting(
         "distill",
         "text",
-        "clients: each sends one learner for its K; rounds: all make one of the ensemble after each round (ffgb).",
+        "clients: each sends one learner for its K; server: it makes one of a round's N, at points of its own "
+        "(distill_data); rounds: all make one of the ensemble after each round (ffgb).",
         METHOD,
         unset="no",
-        choices=("clients", "rounds"),
+        choices=("clients", "server", "rounds"),
+        users=("ffgb",),
+    ),
+    Setting(
+        "distill_data",
+        "names",
+        "Files with the server's own points, without labels, for distill = server.",
+        METHOD,
+        (),
         users=("ffgb",),
     ),
     Setting(

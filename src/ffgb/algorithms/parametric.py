@@ -9,7 +9,7 @@ FedAvg, and what a method sends more is counted, because it is there.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, final
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, AtClient, Increments, Length, Notes, Whole
 from ffgb.core.capabilities import Chance, GradientSteps, Walk, lacks
-from ffgb.core.functions import ClosedFamily, ClosedSum, Family, Function
+from ffgb.core.functions import Clipped, ClosedFamily, ClosedSum, Family, Function, OpenSum, from_tensors
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.maps import FeatureMap
 from ffgb.core.points import Points
 from ffgb.core.seeds import stream
-from ffgb.core.types import Array, Parameters
+from ffgb.core.types import Array, Parameters, Tensors
 from ffgb.errors import FFGBError
 from ffgb.learners.mlp import batches
 from ffgb.settings import METHOD, Setting, Values
@@ -66,6 +66,23 @@ class Copies(ClosedFamily):
         """Some of the arrays, as what travels."""
         arrays = {f"{name}/{p}": np.asarray(a, np.float64) for name, part in parts.items() for p, a in part.items()}
         return ClosedSum(Copies(self.inner, tuple(parts)), arrays)
+
+
+def _one(f: Function) -> Parameters:
+    """The parameters of a function that is one learner."""
+    f = f.inner if isinstance(f, Clipped) else f
+    if isinstance(f, OpenSum) and isinstance(f.family, ClosedFamily):
+        f = f.collapsed()
+    if isinstance(f, OpenSum):
+        (block,) = f.merged().blocks
+        if f.terms != 1 or block.weights[0] != 1.0 or np.isfinite(block.radii).any():
+            raise FFGBError(
+                f"a method on parameters begins with one learner, and the model is a weighted sum of {f.terms}; begin "
+                "with a model of fedavg or the like, or train with ffgb"
+            )
+        return {name: p[0] for name, p in block.stack.items()}
+    assert isinstance(f, ClosedSum)
+    return f.parameters
 
 
 def part(f: Function, name: str) -> dict[str, Array]:
@@ -221,13 +238,13 @@ class Parametric(Increments):
         assert isinstance(family, Copies)
         return Copies(family.inner, self.sends(t))
 
-    def start(self, family: Family, seed: int, begins: Sequence[Array] | None = None) -> Function:
-        """x at random, as a net starts, and all else at 0: the same for everyone, from the seed."""
+    def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
+        """x as it is given, or at random, as a net starts, and all else at 0: the same for everyone, from the seed."""
         assert isinstance(family, Copies)
         inner = family.inner
         if not isinstance(inner, GradientSteps):
             raise lacks(inner, "gradient by its parameters")
-        x = dict(zip(inner.spec, begins, strict=True)) if begins else inner.initial(stream(seed, "start"))
+        x = inner.initial(stream(seed, "start")) if begins is None else _one(from_tensors(inner, begins))
         zero = {name: np.zeros(shape) for name, (shape, _) in inner.spec.items()}
         return family.point({MODEL: x} | dict.fromkeys(self.arrays[1:], zero))
 

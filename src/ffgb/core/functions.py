@@ -259,6 +259,13 @@ class OpenSum(Function):
         radii = np.concatenate([np.empty(0), *(b.radii for b in self.blocks)])
         return OpenSum(self.family, (Block(stack, weights, radii),))
 
+    def collapsed(self) -> ClosedSum:
+        """The same sum as one member, where the family is linear in its parameters and no term is clipped."""
+        (block,) = self.merged().blocks
+        if not isinstance(self.family, ClosedFamily) or np.isfinite(block.radii).any():
+            raise FFGBError("a sum of clipped terms, or of learners that do not add up, cannot be one array")
+        return ClosedSum(self.family, {n: np.tensordot(block.weights, p, axes=1) for n, p in block.stack.items()})
+
     def tensors(self) -> dict[str, Array]:
         (block,) = self.merged().blocks
         tensors = {f"parameters/{name}": p for name, p in block.stack.items()} | {"weights": block.weights}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ffgb.settings import METHOD, Setting
 
 class Aggregate(ABC):
     """How the server makes one of its clients' answers: a final, frozen dataclass."""
+
+    keeps_members: ClassVar[bool] = True
+    """The learners in the answers are those in the result: a client is not charged for its own when they come back."""
 
     @abstractmethod
     def rows(self, values: Array, weights: Sequence[float]) -> Array:
@@ -47,6 +50,12 @@ class Aggregate(ABC):
             k: part.reshape(a.shape) + start.get(k, 0.0) for (k, a), part in zip(first.items(), parts, strict=True)
         }
         return ClosedSum(closed[0].family, arrays)
+
+    def of_round(
+        self, t: int, answers: Sequence[Function], weights: Sequence[float], last: Function
+    ) -> tuple[Function, Mapping[str, float]]:
+        """The same in round t, with what is measured of it: columns of the metrics."""
+        return self(answers, weights, last), {}
 
 
 @final

@@ -23,7 +23,7 @@ import numpy as np
 from ffgb.algorithms.fedavg import FedAvg
 from ffgb.algorithms.parametric import MODEL, part
 from ffgb.core.capabilities import GradientSteps, lacks
-from ffgb.core.functions import Family, Function, OpenSum
+from ffgb.core.functions import ClosedSum, Family, Function, OpenSum
 from ffgb.core.losses import Loss, Soft, Square
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
@@ -31,7 +31,7 @@ from ffgb.errors import FFGBError
 from ffgb.federation.server import Server
 from ffgb.federation.state import State
 from ffgb.learners.mlp import Adam, batches, rate_at
-from ffgb.protocol.job import Job
+from ffgb.protocol.job import Beginning, Job
 
 RATE, BATCH = 0.005, 128
 
@@ -73,14 +73,22 @@ def by_clients(server: Server, state: State, algorithm: FedAvg, rounds: int) -> 
     family = student(state.f)
     seed = int(stream(job.seed, "distill", t).integers(2**31))
     loss = _taught(job.loss)
-    lesson = Job(algorithm, algorithm.space(family), loss, None, seed, begins=job.begins, taught=True)
+    lesson = Job(algorithm, algorithm.space(family), loss, None, seed, begins=_distilled_before(job), taught=True)
     learning, lines = server.go_on(state, lesson), list[dict[str, Any]]()
     for after, line in server.rounds(learning, rounds):
         learning = after
         lines.append(line)
-    one = part(learning.f, MODEL)
-    begins = tuple(one[name].astype(dtype) for name, (_, dtype) in family.spec.items())
-    return server.go_on(learning, dataclasses.replace(job, begins=begins, share=loss.temperature, at=t)), lines
+    one = family.member(part(learning.f, MODEL)) * loss.temperature
+    return server.go_on(learning, dataclasses.replace(job, begins=Beginning.of(one), at=t)), lines
+
+
+def _distilled_before(job: Job) -> Beginning | None:
+    """The learner that the job began with, if it was one."""
+    if job.begins is None or (f := job.start()).terms != 1:
+        return None
+    assert isinstance(f, OpenSum)
+    (block,) = f.merged().blocks
+    return Beginning.of(ClosedSum(f.family, {name: p[0] for name, p in block.stack.items()}))
 
 
 def distilled_rounds(

@@ -31,16 +31,16 @@ def increments_round(conversation: Conversation, state: State, S: Sequence[int],
     state = replace(state, costs=state.costs.down(train.message(), len(S)).up(answers.values()))
     increments, notes = _sound(conversation, state.job, answers)
     S = list(increments)
-    mean = aggregate(list(increments.values()), clients.weights(S), state.f)
+    mean, of_mean = aggregate.of_round(t, list(increments.values()), clients.weights(S), state.f)
     mean = algorithm.pooled(state.f, mean, clients.share(S))
     state = replace(state, memory=_remembered(state, increments))
     update = Update(t + 1, algorithm.decay(t), mean)  # f^{t+1} = decay · f^t + the mean of the increments
     if algorithm.length.whole:
-        state, reports = _deliver(conversation, state, update, S, answers)
+        state, reports = _deliver(conversation, state, update, S, answers if aggregate.keeps_members else {})
     else:
         state, S, reports = _search(conversation, state, update, S, aggregate)
     measured = {name: float(total(notes[name])) for name, total in algorithm.totals.items() if notes[name]}
-    return Round(state, S, list(increments), reports, notes["gamma"], measured)
+    return Round(state, S, list(increments), reports, notes["gamma"], measured | dict(of_mean))
 
 
 def _sound(
@@ -84,9 +84,12 @@ def _remembered(state: State, answered: Mapping[int, Function]) -> dict[int, tup
 
 
 def _deliver(
-    conversation: Conversation, state: State, update: Update, S: Sequence[int], answers: Mapping[int, Message]
+    conversation: Conversation, state: State, update: Update, S: Sequence[int], own: Mapping[int, Message]
 ) -> tuple[State, dict[int, Message]]:
-    """Send the clients of this round f^{t+1}, and hear what they think of it."""
+    """Send the clients of this round f^{t+1}, and hear what they think of it.
+
+    Of what is a client's own in it, the parameters are not counted.
+    """
     form, clients = state.form, conversation.clients
     update = form.applied(update, state.job)
     state = state.after(update)
@@ -97,7 +100,7 @@ def _deliver(
         # That we look at f^{t+1} at its points already is a measurement, as on the test set.
         return state, reports
     came = [i for i in S if i in reports]
-    known = [answers[i] for i in S] if form.counts_own else ()
+    known = [own[i] for i in S if i in own] if form.counts_own else ()
     costs = state.costs.down(take.message(), len(S), known=known).up(reports[i] for i in came)
     return replace(state, costs=costs).told(came), reports
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, Increments, Totals
 from ffgb.algorithms.ffgb_shared import spent
-from ffgb.core.functions import Family
+from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.means import Aggregate, Mean
@@ -32,7 +32,7 @@ from ffgb.federation.totals import BeforeTraining
 from ffgb.protocol.codec import PRECISIONS, Message, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.engine import Engine
-from ffgb.protocol.job import Job, Target
+from ffgb.protocol.job import Beginning, Job, Target
 from ffgb.protocol.messages import Report, Setup, Turn
 
 Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
@@ -92,12 +92,15 @@ class Server:
         loss: Loss,
         *,
         scale_target: bool = False,
+        f0: Function | None = None,
+        target: Target | None = None,
         known: dict[str, Any] | None = None,
         before: Costs | None = None,
         keep: Callable[[Mapping[str, Any], Costs], None] = lambda known, costs: None,
     ) -> State:
         """The set-up: the learner asks for what it needs, and the job comes down.
 
+        `f0` is the function to begin with, in the family of the learner, and `target` how its targets were scaled.
         `known` remembers totals for the next start with the same clients, `before` is what was spent already; `keep` is
         given both after each question, so that a server that is started again need not repeat it.
         """
@@ -105,7 +108,7 @@ class Server:
         ask = BeforeTraining(self.conversation, before or Costs(), totals, self.setup_absent, keep, self.on_setup)
         try:
             with np.errstate(all="ignore"):  # totals are checked
-                target = scaled_target(ask, loss) if scale_target else None
+                target = scaled_target(ask, loss) if scale_target and f0 is None else target
                 family, geometry = learner(ask)
                 scaling = target or Target.unchanged(loss.outputs)
                 algorithm = algorithm.prepared(ask, family, loss, scaling.mean, scaling.scale)
@@ -119,7 +122,8 @@ class Server:
             raise FFGBError("this algorithm is for a shared geometry; use --geometry shared")
         self._check_length(algorithm)
         given = None if isinstance(algorithm, Totals) else geometry
-        job = Job(algorithm, algorithm.space(family), loss, target, self.seed, given, precision=self.precision)
+        begins = None if f0 is None else Beginning.of(f0)
+        job = Job(algorithm, algorithm.space(family), loss, target, self.seed, given, begins, precision=self.precision)
         setup, everyone = Setup(job), self.clients.everyone
         ready = self.conversation.exchange(setup, [*everyone, *self.clients.tests], job)
         costs = ask.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)

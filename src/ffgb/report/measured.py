@@ -67,7 +67,7 @@ NOTED = (
         "γ of distillation",
         "gamma",
         {"gamma_distilled": "least"},
-        "How well one weak learner stands for the several that a client made it of.",
+        "How well one weak learner stands for those that it was made of.",
     ),
     Noted(
         "Clipped values",

@@ -31,6 +31,8 @@ from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.learners.catalogue import LEARNERS
 from ffgb.runs.resolve import resolved
+from ffgb.runs.starting import SETTINGS as STARTING
+from ffgb.runs.starting import starting_file, starting_model
 from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, Setting
 
 PACKAGES = (ffgb.data, ffgb.federation, ffgb.algorithms, ffgb.core, ffgb.learners, ffgb.features, ffgb.protocol)
@@ -86,7 +88,7 @@ OWN = (
 
 def _collected() -> dict[str, Setting]:
     """All settings, by name, in the order of the help."""
-    found = list(OWN)
+    found = [*OWN, *STARTING]
     for package in PACKAGES:
         inside = [info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
         for module in map(importlib.import_module, (package.__name__, *inside)):
@@ -157,11 +159,11 @@ class _Config:
         return {**dataclasses.asdict(self), **plan, "sha256": self.fingerprints(), "versions": versions}
 
     def fingerprints(self: Any) -> dict[str, str]:
-        """Of the files that it was trained on."""
-        if not self.files:
-            return {}  # published sets are checked against their own sums when they are loaded
+        """Of the files that it was trained on, and of the model that it started from."""
+        # published sets are checked against their own sums when they are loaded
+        files = [*(self.data if self.files else ()), *filter(None, [starting_file(self)])]
         try:
-            return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in self.data}
+            return {str(file): hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
         except OSError as error:
             raise FFGBError(f"{error.filename} cannot be read ({error.strerror}); is it where it was?") from error
 
@@ -214,11 +216,14 @@ def load_data(config: Config) -> Dataset:
         raise FFGBError("the rows of this run are at its sites; name files to score its model on with --data")
     if config.files:
         task = config.task or ("regression" if _regression(config.loss) else None)
+        before = starting_model(config)
         dataset = load_sites(
             [Path(p) for p in config.data],
             config.target,
             seed=config.seed,
             task=task,
+            classes=before.classes or None if before is not None else None,
+            table=before.table if before is not None else None,
             categories=config.categories,
             rare=config.rare,
             weights=config.weights,

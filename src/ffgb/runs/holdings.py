@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ffgb.core.distilled_mean import DistilledMean
 from ffgb.core.means import make_aggregate
 from ffgb.core.types import Array
 from ffgb.data import Dataset, partition
+from ffgb.data.files import read_points
+from ffgb.data.preprocess import Column, Table
 from ffgb.engines.local import in_parts
+from ffgb.errors import FFGBError, option
 from ffgb.federation.host import Holding
 from ffgb.runs.config import Config
 
@@ -36,6 +43,20 @@ def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple
         "tests": len(tests),
     }
     return clients + tests, options
+
+
+def distilled_mean(config: Config, dataset: Dataset) -> DistilledMean:
+    """How the server makes one learner of a round's N, at its own points."""
+    form = dataset.table
+    if form is None and not dataset.image:
+        form = Table(tuple(Column(name) for name in dataset.columns))
+    x = np.concatenate([read_points(Path(file), form) for file in config.distill_data])
+    if x.shape[1:] != dataset.x.shape[1:]:
+        raise FFGBError(
+            f"the points in {option('distill_data')} have shape {x.shape[1:]}, and those of clients "
+            f"{dataset.x.shape[1:]}"
+        )
+    return DistilledMean(x, config.seed)
 
 
 def server_options(config: Config) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ffgb.algorithms.parametric import Parametric
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
 from ffgb.core.grams import share_geometry
+from ffgb.core.maps import FeatureMap
 from ffgb.core.moments import moments_of
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, ask_locally
@@ -23,8 +24,10 @@ from ffgb.federation.server import Learner
 from ffgb.hardware import available
 from ffgb.learners.catalogue import CLOSED, FAMILIES, Inputs
 from ffgb.learners.linear import Linear
+from ffgb.learners.mlp import fitted_by
 from ffgb.runs.config import Config
 from ffgb.runs.resolve import PARAMETRIC_STEPS, RIDGE, algorithm_class, learner_class, make_loss, make_space
+from ffgb.runs.starting import starting_model, with_settings
 from ffgb.user_code import allow
 
 
@@ -54,19 +57,29 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
             "own"
         )
 
-    def closed(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
-        ridge = RIDGE if config.ridge is None else config.ridge
+    model = starting_model(config)
+
+    def mapped(ask: Ask, *, trial: bool) -> FeatureMap:
+        if model is not None:
+            return model.family.features
         features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
         if not features.dimension and not trial:
             raise FFGBError(f"the map {config.map} has no features here: every column is the same at all points")
         if standardize and not trial:
             features = Standardize.by(moments_of(ask, features, alike=True), features, total=1.0)
-        geometry = None
+        return features
+
+    def closed(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
+        ridge = RIDGE if config.ridge is None else config.ridge
+        features, geometry = mapped(ask, trial=trial), None
         if config.geometry == "shared" and not trial:
             geometry = share_geometry(ask, features, config.gram, ridge, rank=config.rank, seed=config.seed)
         return Linear(features, loss.outputs, ridge, sobolev_norm=config.sobolev_norm), geometry
 
     def opened(ask: Ask) -> tuple[Family, Geometry | None]:
+        if model is not None:
+            return with_settings(model.family, fitted_by(config)), None
+
         def scaled() -> Any:
             return Maps(ask, space, config.seed).scaled
 

@@ -93,7 +93,7 @@ class Model:
         }
 
     def to_bytes(self) -> bytes:
-        job = replace(self.job, geometry=None, begins=None, share=1.0, at=0)  # these were for training
+        job = replace(self.job, geometry=None, begins=None, at=0)  # these were for training
         recipe, arrays = describe(job)
         values = {
             "recipe": recipe,

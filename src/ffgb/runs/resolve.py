@@ -24,6 +24,7 @@ from ffgb.features.catalogue import FOURIER, PATCHES, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
 from ffgb.learners.nets import Net
+from ffgb.runs.starting import SHAPING, check_start, learner_of, starting_model
 from ffgb.settings import Values
 from ffgb.user_code import class_named
 
@@ -82,11 +83,16 @@ def make_space(dataset: Dataset) -> Space:
 
 def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) -> Any:
     """The configuration with every choice made."""
+    model = starting_model(config)
+    if model is not None:
+        config = dataclasses.replace(config, learner=learner_of(config, model, type(config)()))
     algorithm = algorithm_class(config.algorithm)
     closed = config.learner in CLOSED
     chosen = _who(config, dataset)
     m, clients = int(chosen["participation"]), chosen["clients"]
     chosen["loss"] = _loss(config, dataset, algorithm)
+    if model is not None:
+        check_start(model, dataset, make_loss(dataclasses.replace(config, loss=chosen["loss"]), dataset), config.start)
     chosen["geometry"] = config.geometry or ("shared" if closed and algorithm is FFGB else "local")
     _check(config, dataset, algorithm, chosen, users)
     chosen["task"] = dataset.task
@@ -102,6 +108,8 @@ def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) 
     found = dataclasses.replace(config, **chosen)
     suits = _suits(found, dataset, algorithm, m < clients)
     unset = {name: value for name, value in suits.items() if hasattr(config, name) and getattr(config, name) is None}
+    if model is not None:
+        unset = {name: value for name, value in unset.items() if name not in SHAPING}
     return dataclasses.replace(found, **unset)
 
 
@@ -242,6 +250,13 @@ def _check_distillation(config: Any, closed: bool) -> None:
         raise FFGBError(f"{option('distill')} is for ensembles; {config.learner} is one array, whatever was added")
     if config.distill_rounds != type(config)().distill_rounds and config.distill != "rounds":
         raise FFGBError(f"{option('distill_rounds')} is for {option('distill', 'rounds')}")
+    if bool(config.distill_data) != (config.distill == "server"):
+        raise FFGBError(
+            f"{option('distill', 'server')} needs points of the server's own, and {option('distill_data')} names their "
+            "files: give both, or none"
+        )
+    if config.distill == "server" and config.schedule == "search":
+        raise FFGBError(f"{option('distill', 'server')} cannot be combined with {option('schedule', 'search')}")
     if config.distill == "rounds" and config.learner == "tree":
         raise FFGBError(
             f"{option('distill', 'rounds')} moves a learner by gradients, and trees have none; use "

@@ -20,7 +20,7 @@ from typing import Any, final
 from ffgb import report
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb_shared import spent
-from ffgb.core.functions import Family
+from ffgb.core.functions import Family, Function
 from ffgb.core.losses import Loss
 from ffgb.core.types import Array
 from ffgb.data import Dataset
@@ -38,11 +38,12 @@ from ffgb.runs.callbacks import Callback, Functions, Told
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
-from ffgb.runs.holdings import make_holdings, make_parts, server_options
+from ffgb.runs.holdings import distilled_mean, make_holdings, make_parts, server_options
 from ffgb.runs.learners import make_algorithm, make_learner, make_student
 from ffgb.runs.model import Model
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.simulation import simulation
+from ffgb.runs.starting import starting_model
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class _Training:
         if self.config.precision == "int8" and self.config.geometry == "shared":
             log.warning("in a shared geometry int8 may spoil the model (experiments/README.md); float16 does not")
         if elsewhere is not None:
-            for name in ("weights", "exposure"):
+            for name in ("weights", "exposure", "start"):
                 if getattr(self.config, name) is not None:
                     raise FFGBError(f"{option(name)} is for training on one machine so far; leave it out between sites")
             if self.config.validation:
@@ -199,12 +200,14 @@ class _Training:
                 self.config, self.costs, _ = choose(self.config, self.dataset, self.parts, workers, self.told.setup)
             holdings, options = make_holdings(self.config, self.dataset, self.parts)
             self.engine = self.held.enter_context(_engine(engine, self.config, holdings, workers))
+        if self.config.distill == "server":
+            options["aggregate"] = distilled_mean(self.config, self.dataset)
         self.server = Server(self.engine, **options, on_setup=self.told.setup)
 
     def begin(self, elsewhere: Elsewhere | None) -> State:
         """f^0 by a set-up, or where an earlier sitting ended."""
         algorithm, loss = make_algorithm(self.config), make_loss(self.config, self.dataset)
-        learner = make_learner(self.config, self.dataset)
+        learner, first = make_learner(self.config, self.dataset), starting_model(self.config)
         saved = self.run.load() if self.run is not None else None
         known, noted = self.run.load_setup() if self.run is not None and elsewhere is not None else ({}, None)
         if noted is not None:
@@ -221,6 +224,8 @@ class _Training:
                 learner,
                 loss,
                 scale_target=not loss.classification,
+                f0=None if first is None else first.f,
+                target=None if first is None else first.job.target,
                 known=known,
                 before=self.costs,
                 keep=_keeper(self.server, None if elsewhere is None else self.run),
@@ -352,11 +357,12 @@ def federate(
     seed: int = 0,
     participation: int | None = None,
     by_size: bool = False,
+    f0: Function | None = None,
 ) -> tuple[State, list[dict[str, Any]]]:
     """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
 
     The family may be one that is made in a set-up exchange, and share a geometry: a function of `ask`
-    (federation/server.py).
+    (federation/server.py).  Training begins with f⁰ = `f0`, a function of that family, or with 0.
 
     >>> import numpy as np
     >>> from ffgb import FFGB
@@ -377,7 +383,7 @@ def federate(
     with local_engine(holdings, workers) as engine:
         options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
         server = Server(engine, [len(y) for _, y in clients], len(tests), **options)
-        state = server.start(algorithm, learner, loss)
+        state = server.start(algorithm, learner, loss, f0=f0)
         metrics = []
         for after, line in server.rounds(state, rounds):
             state = after
