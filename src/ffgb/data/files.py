@@ -99,59 +99,97 @@ def load_sites(
     depends on that file and the seed alone.
     """
     paths = [Path(path) for path in paths]
+    _check_request(paths, task, holdout)
+    task = task if classes is None else CLASSIFICATION
+    sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
+    sites, masses = _weighed(sites, weights, exposure)
+    names, told = site_names(paths), list[str]()
+    if table is None:
+        _refuse_no_column(categories, sites)
+        table, told = _agreed([(name, *_form(site, rare)) for name, site in zip(names, sites, strict=True)], rare)
+    else:
+        _warn_of_missing(names, sites, table)
+    labels, targets, task = _labels(sites, target, task, classes)
+    training, testing = list[_Rows](), list[_Rows]()
+    for i, (site, y, mass) in enumerate(zip(sites, targets, masses, strict=True)):
+        rows = _Rows(site.points(table, rare), y, np.full(len(y), i), mass)
+        train, test = _held_out(site.y, holdout, seed)
+        training.append(rows.taken(train))
+        testing.append(rows.taken(test))
+    train_rows, test_rows = _joined(training), _joined(testing)
+    weighted = bool(weights or exposure)
+    return Dataset(
+        "site files",
+        task,
+        train_rows.x,
+        train_rows.y,
+        test_rows.x,
+        test_rows.y,
+        labels,
+        table.names if table is not None else (),
+        image=table is None,
+        sites=names,
+        site=train_rows.site,
+        site_test=test_rows.site,
+        table=table,
+        told=tuple(told),
+        weights=train_rows.weights if weighted else None,
+        weights_test=test_rows.weights if weighted else None,
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows to learn from or to test on: points, targets, the number of their site, and what they weigh."""
+
+    x: Array
+    y: Array
+    site: Array
+    weights: Array
+
+    def taken(self, rows: Array) -> _Rows:
+        return _Rows(self.x[rows], self.y[rows], self.site[rows], self.weights[rows])
+
+
+def _joined(parts: Sequence[_Rows]) -> _Rows:
+    return _Rows(
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        np.concatenate([part.site for part in parts]),
+        np.concatenate([part.weights for part in parts]),
+    )
+
+
+def _check_request(paths: Sequence[Path], task: str | None, holdout: float) -> None:
     if not paths:
         raise FFGBError("no site files were given; name one file a client")
     if task is not None and task not in TASKS:
         raise FFGBError(f"there is no task {task!r}; choose {' or '.join(TASKS)}")
     if not 0 <= holdout < 1:
         raise FFGBError(f"the share of rows held out is {holdout}; give a number from 0 up to, not including, 1")
-    _refuse_twice(paths)
-    if classes is not None:
-        task = CLASSIFICATION
-    sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
-    sites, masses = _weighed(sites, weights, exposure)
-    found, told = site_names(paths), list[str]()
-    for name in categories:
-        if table is None and not any(name in site.raw for site in sites):
-            known = sorted({column for site in sites for column in site.raw})
-            raise FFGBError(f"--categories names {name!r}, which is no column to predict from{_hint(name, known)}")
-    if table is None:
-        table, told = _agreed([(name, *_form(site, rare)) for name, site in zip(found, sites, strict=True)], rare)
-    else:
-        for name, site in zip(found, sites, strict=True):
-            lacking = [c.name for c in table.columns if site.images is None and c.name not in site.raw]
-            if lacking:
-                log.warning("%s lacks %s; the values count as missing", name, _list(lacking))
-    names, labels, task = _labels(sites, target, task, classes)
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        other = seen.setdefault(path.resolve(), path)
+        if other is not path:
+            raise FFGBError(f"{path} is given twice; every client needs a file of its own")
 
-    names_of_parts = ("x", "y", "site", "weights", "x_test", "y_test", "site_test", "weights_test")
-    parts: dict[str, list[Array]] = {name: [] for name in names_of_parts}
-    for i, (site, y, mass) in enumerate(zip(sites, labels, masses, strict=True)):
-        train, test = _held_out(site.y, holdout, seed)
-        x = site.points(table, rare)
-        whole = [(x[rows], y[rows], np.full(len(rows), i), mass[rows]) for rows in (train, test)]
-        rows = (*whole[0], *whole[1])
-        for part, values in zip(parts.values(), rows, strict=True):
-            part.append(values)
-    joined = {name: np.concatenate(values) for name, values in parts.items()}
-    return Dataset(
-        "site files",
-        task,
-        joined["x"],
-        joined["y"],
-        joined["x_test"],
-        joined["y_test"],
-        names,
-        table.names if table is not None else (),
-        image=table is None,
-        sites=found,
-        site=joined["site"],
-        site_test=joined["site_test"],
-        table=table,
-        told=tuple(told),
-        weights=joined["weights"] if weights or exposure else None,
-        weights_test=joined["weights_test"] if weights or exposure else None,
-    )
+
+def _refuse_no_column(categories: Sequence[str], sites: Sequence[_Site]) -> None:
+    """Refuse categories that no site has as a column."""
+    known = {column for site in sites for column in site.raw}
+    for name in categories:
+        if name not in known:
+            hint = _hint(name, sorted(known))
+            raise FFGBError(f"{option('categories')} names {name!r}, which is no column to predict from{hint}")
+
+
+def _warn_of_missing(names: Sequence[str], sites: Sequence[_Site], table: Table) -> None:
+    """Warn of sites without some columns of the table that was agreed on."""
+    for name, site in zip(names, sites, strict=True):
+        lacking = [c.name for c in table.columns if site.images is None and c.name not in site.raw]
+        if lacking:
+            log.warning("%s lacks %s; the values count as missing", name, _list(lacking))
 
 
 def _weighed(sites: Sequence[_Site], weights: str | None, exposure: str | None) -> tuple[list[_Site], list[Array]]:
@@ -208,14 +246,17 @@ class Columns:
             raise FFGBError("a site has neither images nor a table")
         if self.kind not in ("text", "whole", "numbers") or not all(isinstance(c, str) for c in self.columns):
             raise FFGBError("a site's columns have no names")
+        self._check_classes()
+        for said in self.columns.values():
+            said.check()
+
+    def _check_classes(self) -> None:
         text = self.kind == "text"
         named = (isinstance(c, str) and len(c) <= 1000 if text else type(c) in (int, float) for c in self.classes)
         if len(self.classes) > MOST_CLASSES or not all(named):
             raise FFGBError("a site's classes have no names, or are too many")
         if not text and not all(abs(c) <= 2**53 for c in self.classes):  # type: ignore[arg-type]
             raise FFGBError("a site's classes are no numbers that can be told apart")
-        for said in self.columns.values():
-            said.check()
 
 
 def describe_site(
@@ -323,14 +364,6 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 # Reading
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        other = seen.setdefault(path.resolve(), path)
-        if other is not path:
-            raise FFGBError(f"{path} is given twice; every client needs a file of its own")
-
-
 def _refuse_unreadable(path: Path) -> None:
     if path.is_dir():
         raise FFGBError(f"{path} is a folder; name the files in it, one a client")
@@ -355,7 +388,9 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
         y = _npz_target(arrays, path, len(x), task)
         return _Site(path, None, _named(x, names), y) if names else _Site(path, x, {}, y)
     if target is None:
-        raise FFGBError(f"{path} is a table, and no target is named; name the column to predict with --target")
+        raise FFGBError(
+            f"{path} is a table, and no target is named; name the column to predict with {option('target')}"
+        )
     frame = _read_frame(path, kinds)
     if target not in frame.columns:
         raise FFGBError(
@@ -373,7 +408,7 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
     if task is None and is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
         raise FFGBError(
             f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "
-            "is it a name or an id? choose another --target, or say --task classification"
+            f"is it a name or an id? choose another {option('target')}, or say {option('task', CLASSIFICATION)}"
         )
     return _Site(path, None, columns, y)
 
@@ -513,7 +548,7 @@ def _numbers(values: pd.Series[Any], path: Path, what: str) -> Array:
         row = int(np.argmax(bad))
         raise FFGBError(
             f"{path}: {what} has text where numbers belong, {_value(values.iloc[row])} in row {row + 1}; "
-            "write numbers there, or leave out --task and --loss if these are classes"
+            f"write numbers there, or leave out {option('task')} and {option('loss')} if these are classes"
         )
     result = numbers.to_numpy(np.float64, na_value=np.nan)
     _refuse_missing(result, path, what)
@@ -633,6 +668,18 @@ def _labels(
     """Class names, each site's labels, and the task."""
     what = f"the target {target or 'y'!r}"
     targets = [site.y for site in sites]
+    _refuse_unlike(sites, what)
+    task = task or infer_task(targets)
+    if task == REGRESSION:
+        return (), targets, task
+    _refuse_fractions(sites, what)
+    if classes is None:
+        return *_classes_of_all(targets, what), task
+    return tuple(classes), _known_classes(sites, classes, what), task
+
+
+def _refuse_unlike(sites: Sequence[_Site], what: str) -> None:
+    """Refuse a target that is text here and a number there, or of several shapes."""
     first = sites[0]
     for site in sites[1:]:
         if is_text(site.y) != is_text(first.y):
@@ -643,9 +690,10 @@ def _labels(
             )
         if site.y.shape[1:] != first.y.shape[1:]:
             raise FFGBError(f"{what} has another shape in {site.path} than in {first.path}; give all sites the same")
-    task = task or infer_task(targets)
-    if task == REGRESSION:
-        return (), targets, task
+
+
+def _refuse_fractions(sites: Sequence[_Site], what: str) -> None:
+    """Refuse numbers of classes that are not whole."""
     for site in sites:
         fractions = np.zeros(1, bool) if is_text(site.y) else site.y != np.round(site.y)
         if fractions.any():
@@ -654,28 +702,34 @@ def _labels(
                 f"{site.path}: {what} is to be a class and has the fraction {site.y[row]} in row {row + 1}; "
                 "number the classes, or say that the task is regression"
             )
-    if classes is None:
-        names, labels = encode(targets)
-        if len(names) == 1:
-            raise FFGBError(
-                f"{what} is {names[0]!r} in every row of all files; a classifier needs at least two classes"
-            )
-        alike = sorted(names, key=lambda name: (name.casefold(), name))
-        for one, other in pairwise(alike):
-            if one.casefold() == other.casefold():
-                log.warning("%s has the classes %r and %r; are they the same?", what, one, other)
-        return names, labels, task
-    known = {name: i for i, name in enumerate(classes)}
+
+
+def _classes_of_all(targets: Sequence[Array], what: str) -> tuple[tuple[str, ...], list[Array]]:
+    """The classes that there are in any file, and each file's labels."""
+    names, labels = encode(targets)
+    if len(names) == 1:
+        raise FFGBError(f"{what} is {names[0]!r} in every row of all files; a classifier needs at least two classes")
+    alike = sorted(names, key=lambda name: (name.casefold(), name))
+    for one, other in pairwise(alike):
+        if one.casefold() == other.casefold():
+            log.warning("%s has the classes %r and %r; are they the same?", what, one, other)
+    return names, labels
+
+
+def _known_classes(sites: Sequence[_Site], classes: Sequence[str], what: str) -> list[Array]:
+    """Each file's labels, where classes were agreed on before."""
+    known, labels = {name: i for i, name in enumerate(classes)}, []
     for site in sites:
-        found = class_names(site.y)
-        strange = np.array([name not in known for name in found])
+        names = class_names(site.y)
+        strange = np.array([name not in known for name in names])
         if strange.any():
             row = int(np.argmax(strange))
             raise FFGBError(
-                f"{site.path}: {what} is {found[row]!r} in row {row + 1}, which is not one of the classes agreed on, "
+                f"{site.path}: {what} is {names[row]!r} in row {row + 1}, which is not one of the classes agreed on, "
                 f"{_list(list(classes))}; correct it or agree on the classes again"
             )
-    return tuple(classes), [np.array([known[name] for name in class_names(y)], np.int64) for y in targets], task
+        labels.append(np.array([known[name] for name in names], np.int64))
+    return labels
 
 
 # Words

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from ffgb.core.seeds import stream
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError, missing_extra
+from ffgb.errors import FFGBError, missing_extra, option
 from ffgb.features.basic import Flatten, Standardize
 
 METHODS = ("auto", "exact", "estimate")
@@ -107,14 +107,8 @@ def measure(
     >>> found.tv_method, found.omega_tv, round(found.D / found.omega_w1, 3)  # W₁ to all is half of that to the other
     ('exact', 0.25, 2.0)
     """
-    if method not in METHODS:
-        raise FFGBError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
-    if at_most < 1:
-        raise FFGBError(f"at most {at_most} points of a client leave nothing to measure; give 1 or more")
-    rows = _checked([_flat(x) for x in samples])
-    if labels is not None and [len(y) for y in labels] != [len(x) for x in rows]:
-        raise FFGBError("labels and points differ in number; give one array of labels a client, one label a point")
-    points = [len(x) for x in rows]
+    rows = _checked_samples(samples, labels, method, at_most)
+    points = tuple(map(len, rows))
     first, index = _distinct(rows)
     finite = 2 * len(first) <= sum(points)
     exact_tv = method == "exact" or (method == "auto" and finite)
@@ -123,26 +117,19 @@ def measure(
         rows = [_some(x, at_most, stream(seed, "heterogeneity", 0, i)) for i, x in enumerate(rows)]
         first, index = _distinct(rows)
     support = _common_units(samples, np.concatenate(rows)[first])
-    affordable = support.shape[1] == 1 or (len(support) <= EXACT_POINTS and find_spec("ot") is not None)
-    exact_w = method == "exact" or (method == "auto" and affordable)
-    if exact_w and support.shape[1] > 1 and len(support) > EXACT_LIMIT:
-        raise FFGBError(
-            f"exact distances between {len(support):,} points would take too long; measure at most "
-            f"{max(1, EXACT_LIMIT // len(rows))} points a client (--points), or choose the method auto"
-        )
-    w2, w2_squared = None, None
+    exact_w = _transport_is_exact(support, len(rows), method)
+    clouds = [support[part] for part in index]
     with threadpool_limits(limits=1):  # the same bits with any number of cores, and no waiting for each other
         if exact_w:
             w1, squared = _exact_costs(support, _mass(index, len(first)))
             w2, w2_squared = np.sqrt(squared[1]), float(squared[0].mean())
         else:
-            w1 = sliced_w1([support[part] for part in index], seed=seed)
-        if tv is None:
-            tv = classifier_tv([support[part] for part in index], seed)
+            w1, w2, w2_squared = sliced_w1(clouds, seed=seed), None, None
+        tv = classifier_tv(clouds, seed) if tv is None else tv
         D = farthest([support[np.unique(part)] for part in index])
     return Heterogeneity(
-        points=tuple(points),
-        measured=tuple(len(x) for x in rows),
+        points=points,
+        measured=tuple(map(len, rows)),
         tv=tv[1],
         w1=w1[1],
         w2=w2,
@@ -154,6 +141,32 @@ def measure(
         tv_method="exact" if exact_tv else "classifier",
         w1_method="exact" if exact_w else "sliced",
     )
+
+
+def _checked_samples(
+    samples: Sequence[Array], labels: Sequence[Array] | None, method: str, at_most: int
+) -> list[Array]:
+    """Clients' points as rows, if there is something to measure."""
+    if method not in METHODS:
+        raise FFGBError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+    if at_most < 1:
+        raise FFGBError(f"at most {at_most} points of a client leave nothing to measure; give 1 or more")
+    rows = _checked([_flat(x) for x in samples])
+    if labels is not None and [len(y) for y in labels] != [len(x) for x in rows]:
+        raise FFGBError("labels and points differ in number; give one array of labels a client, one label a point")
+    return rows
+
+
+def _transport_is_exact(support: Array, clients: int, method: str) -> bool:
+    """Are Wasserstein distances between these points to be exact?  Refused where that would take too long."""
+    if support.shape[1] == 1:
+        return method != "estimate"
+    if method == "exact" and len(support) > EXACT_LIMIT:
+        raise FFGBError(
+            f"exact distances between {len(support):,} points would take too long; measure at most "
+            f"{max(1, EXACT_LIMIT // clients)} points a client ({option('points')}), or choose the method auto"
+        )
+    return method == "exact" or (method == "auto" and len(support) <= EXACT_POINTS and find_spec("ot") is not None)
 
 
 def total_variation(x: Array, y: Array, p: Array | None = None, q: Array | None = None) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.data.dataset import Dataset
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.settings import DATA, Setting
 
 SPLITS = ("similarity", "dirichlet", "labels", "iid", "natural")
@@ -70,7 +70,7 @@ def labels(y: Array, clients: int, k: int, rng: np.random.Generator) -> list[Arr
     strata = _strata(y, rng)
     C = len(strata)
     if not 1 <= k <= C:
-        raise FFGBError(f"a client cannot have {k} of {C} classes; give --labels from 1 to {C}")
+        raise FFGBError(f"a client cannot have {k} of {C} classes; give {option('labels')} from 1 to {C}")
     if clients < C:
         raise FFGBError(f"with {clients} clients some of the {C} classes would have none; give at least {C} clients")
     holders: list[list[int]] = [[] for _ in strata]
@@ -130,7 +130,9 @@ def partition(
     rng = stream(seed, "partition")
     if by is not None and (split != "similarity" or by not in dataset.columns):
         known = ", ".join(dataset.columns[:8]) or "none"
-        raise FFGBError(f"--by {by} is for the similarity split and a column of {dataset.name} (it has {known}, …)")
+        raise FFGBError(
+            f"{option('by', by)} is for the similarity split and a column of {dataset.name} (it has {known}, …)"
+        )
     if split == "similarity":
         key = dataset.y if by is None else dataset.x[:, dataset.columns.index(by)]
         return _similarity(key, clients, similarity, rng)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
@@ -21,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 RARE: Final = 10
 """Rows that a site must have of a category before it names it."""
@@ -192,25 +193,29 @@ def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Ta
 
 
 def _settled(name: str, said: Mapping[str, Said], rare: int, lacking: bool) -> Column | None:
+    """A column as all sites that have it can read it; None if no value of it can be used."""
     kinds = {s.kind for s in said.values()} - {NONE}
     if kinds == {NUMBER, TEXT}:
         text, number = (next(site for site, s in said.items() if s.kind == kind) for kind in (TEXT, NUMBER))
         raise FFGBError(
             f"column {name!r} is text at {text} and numbers at {number}; write it the same way everywhere, or name it "
-            "with --categories"
+            f"with {option('categories')}"
         )
     if not kinds:
         return None
     if kinds == {NUMBER}:
-        known = [s for s in said.values() if s.count >= rare]
-        fill = math.fsum(s.total for s in known) / sum(s.count for s in known) if known else 0.0
-        return Column(name, None, fill, lacking or any(s.missing for s in said.values()))
-    counts: dict[str, int] = {}
+        return Column(name, None, _mean(said.values(), rare), lacking or any(s.missing for s in said.values()))
+    counts = Counter[str]()
     for s in said.values():
-        for category, n in s.categories.items():
-            counts[category] = counts.get(category, 0) + n
+        counts.update(s.categories)
     most = sorted(counts, key=lambda c: (-counts[c], c))[:MOST]
     return Column(name, tuple(sorted(most))) if most else None
+
+
+def _mean(said: Iterable[Said], rare: int) -> float:
+    """The mean of all numbers of a column, where sites have enough of them to say their sum."""
+    known = [s for s in said if s.count >= rare]
+    return math.fsum(s.total for s in known) / sum(s.count for s in known) if known else 0.0
 
 
 def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -> Array:
@@ -230,37 +235,46 @@ def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -
     gone = values.isna().to_numpy(bool)
     if not pd.api.types.is_numeric_dtype(values.dtype):  # blanks are no text
         gone = gone | np.array([isinstance(value, str) and not value.strip() for value in values.tolist()], bool)
-    if kind != TEXT:
-        try:
-            numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-        except TypeError as error:  # lists and the like in a Parquet file
-            raise FFGBError(f"{what} holds {values.dtype} values; replace them by plain numbers") from error
-        bad = np.isnan(numbers) & ~gone
-        if not bad.any():
-            return _finite(numbers, what)
-        commas = values[~gone].astype(str).str.fullmatch(r"\s*[-+]?\d+,\d+\s*").to_numpy(bool)
-        if kind == NUMBER or 2 * (bad.sum() - commas.sum()) < (~gone).sum():
-            row = int(np.argmax(bad))
-            shown = repr(str(values.iloc[row]))
-            how = (
-                "there, or leave it empty" if kind == NUMBER else "there, leave it empty, or name it with --categories"
-            )
-            if commas.any():
-                thousands = values[~gone & bad].astype(str).str.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+\s*").all()
-                how = "without commas in them" if thousands else "with a decimal point"
-            raise FFGBError(
-                f"{what} has text where numbers belong, {shown if len(shown) <= 40 else shown[:36] + '…'} in row "
-                f"{row + 1}; write numbers {how}"
-            )
+    numbers = None if kind == TEXT else _as_numbers(values, gone, what, certain=kind == NUMBER)
+    return _as_text(values, gone, what) if numbers is None else numbers
+
+
+def _as_numbers(values: pd.Series[Any], gone: Array, what: str, *, certain: bool) -> Array | None:
+    """A column as numbers; None if it holds text, which is refused where that is certainly, or likely, a mistake."""
+    try:
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    except TypeError as error:  # lists and the like in a Parquet file
+        raise FFGBError(f"{what} holds {values.dtype} values; replace them by plain numbers") from error
+    bad = np.isnan(numbers) & ~gone
+    if not bad.any():
+        return _finite(numbers, what)
+    commas = values[~gone].astype(str).str.fullmatch(r"\s*[-+]?\d+,\d+\s*").to_numpy(bool)
+    if not certain and 2 * (bad.sum() - commas.sum()) >= (~gone).sum():
+        return None
+    row = int(np.argmax(bad))
+    shown = repr(str(values.iloc[row]))
+    how = "there, or leave it empty" if certain else f"there, leave it empty, or name it with {option('categories')}"
+    if commas.any():
+        thousands = values[~gone & bad].astype(str).str.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+\s*").all()
+        how = "without commas in them" if thousands else "with a decimal point"
+    raise FFGBError(
+        f"{what} has text where numbers belong, {shown if len(shown) <= 40 else shown[:36] + '…'} in row "
+        f"{row + 1}; write numbers {how}"
+    )
+
+
+def _as_text(values: pd.Series[Any], gone: Array, what: str) -> Array:
+    """A column as text, with None where nothing is known."""
     text = np.full(len(values), None, object)
     for i, value in enumerate(values.tolist()):
-        if not gone[i] and not isinstance(value, str | int | float):
+        if gone[i]:
+            continue
+        if not isinstance(value, str | int | float):
             raise FFGBError(
                 f"{what} holds values that are neither numbers nor text, in row {i + 1} ({type(value).__name__}); "
                 "replace them, or remove the column"
             )
-        if not gone[i]:
-            text[i] = f"{value:.15g}" if isinstance(value, float | int) else _WHOLE.sub(r"\1", str(value).strip())
+        text[i] = f"{value:.15g}" if isinstance(value, float | int) else _WHOLE.sub(r"\1", str(value).strip())
     return text
 
 
