@@ -24,7 +24,7 @@ import numpy as np
 from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, TASKS
 from ffgb.data.files import Columns
-from ffgb.data.preprocess import NONE, NUMBER, TEXT
+from ffgb.data.preprocess import NONE, NUMBER, TEXT, Table
 from ffgb.data.sites import Schema
 from ffgb.deployment.keys import private
 from ffgb.errors import FFGBError
@@ -94,27 +94,31 @@ def difference(asked: JSON, agreed: JSON, most: int | None = None, at: str = "")
     """How a form differs from the one agreed to, in words; None if it does not."""
     where = f" for {at}" if at else ""
     if isinstance(agreed, dict) and isinstance(asked, dict):
-        if "kind" in agreed and asked.get("kind") != agreed["kind"]:
-            return f"{shown(asked.get('kind'))} in place of {agreed['kind']}"
-        if asked.keys() != agreed.keys():
-            return f"other fields{where}"
-        if "array" in agreed and "kind" not in agreed:
-            return _other_array(asked, agreed, most, where)
-        kind = str(agreed.get("kind", ""))
-        for name, part in agreed.items():
-            found = difference(asked[name], part, MEASURED.get((kind, name)), f"{kind}.{name}" if kind else at)
-            if found:
-                return found
-        return None
+        return _other_object(asked, agreed, most, at, where)
     if isinstance(agreed, list) and isinstance(asked, list):
         if len(asked) != len(agreed):
             return f"{len(asked)} parts in place of {len(agreed)}{where}"
         return next((d for a, b in zip(asked, agreed, strict=True) if (d := difference(a, b, most, at))), None)
-    if type(asked) is not type(agreed):
-        return f"{shown(asked)[:40]} in place of {shown(agreed)[:40]}{where}"
-    if type(asked) is int and most is not None:
+    if type(asked) is int and type(agreed) is int and most is not None:
         return None if 0 <= asked <= max(most, agreed) else f"{asked}, more than {max(most, agreed)},{where}"
-    return None if asked == agreed else f"{shown(asked)[:40]} in place of {shown(agreed)[:40]}{where}"
+    if type(asked) is type(agreed) and asked == agreed:
+        return None
+    return f"{shown(asked)[:40]} in place of {shown(agreed)[:40]}{where}"
+
+
+def _other_object(asked: JSON, agreed: JSON, most: int | None, at: str, where: str) -> str | None:
+    if "kind" in agreed and asked.get("kind") != agreed["kind"]:
+        return f"{shown(asked.get('kind'))} in place of {agreed['kind']}"
+    if asked.keys() != agreed.keys():
+        return f"other fields{where}"
+    if "array" in agreed and "kind" not in agreed:
+        return _other_array(asked, agreed, most, where)
+    kind = str(agreed.get("kind", ""))
+    for name, part in agreed.items():
+        found = difference(asked[name], part, MEASURED.get((kind, name)), f"{kind}.{name}" if kind else at)
+        if found:
+            return found
+    return None
 
 
 def _other_array(asked: JSON, agreed: JSON, most: int | None, where: str) -> str | None:
@@ -257,43 +261,50 @@ class Ledger:
 
 def check_schema(schema: Schema, name: str, said: Columns) -> None:
     """Raise an FFGBError if what the server says that all sites agreed on is not in line with what this site said."""
-
-    def wrong(text: str) -> FFGBError:
-        return FFGBError(f"what the server says that all sites agreed on does not fit this site: {text}")
-
     if list(schema.names).count(name) != 1:
-        raise wrong(f"{name} is not there once")
+        raise _unfit(f"{name} is not there once")
     i = schema.names.index(name)
     if (schema.rows[i], schema.test_rows[i]) != (said.rows, said.test_rows):
-        raise wrong("it has other numbers of rows, or other rows held out")
+        raise _unfit("it has other numbers of rows, or other rows held out")
     if schema.outputs != said.outputs:
-        raise wrong("it has another number of outputs")
+        raise _unfit("it has another number of outputs")
+    _check_classes(schema, said)
+    if (schema.table is None) != (not said.columns):
+        raise _unfit("it is of a table, and this site has images" if schema.table else "this site has a table")
+    if schema.table is not None:
+        _check_table(schema.table, schema.shape, said)
+    elif schema.shape != said.shape:
+        raise _unfit(f"images are {shown(schema.shape)} in place of {said.shape}")
+
+
+def _unfit(text: str) -> FFGBError:
+    return FFGBError(f"what the server says that all sites agreed on does not fit this site: {text}")
+
+
+def _check_classes(schema: Schema, said: Columns) -> None:
     if schema.task not in TASKS or (schema.task == CLASSIFICATION) != bool(schema.classes):
-        raise wrong("its task and its classes do not fit")
+        raise _unfit("its task and its classes do not fit")
     if schema.classes and not said.classes:
-        raise wrong("it has classes, and this site has a number to predict")
+        raise _unfit("it has classes, and this site has a number to predict")
     missing = set(map(_plain, said.classes)) - set(map(_plain, schema.classes)) if schema.classes else set()
     if missing:
-        raise wrong(f"the class {shown(sorted(missing)[0])} is missing")
-    if (schema.table is None) != (not said.columns):
-        raise wrong("it is of a table, and this site has images" if schema.table else "this site has a table")
-    if schema.table is None:
-        if schema.shape != said.shape:
-            raise wrong(f"images are {shown(schema.shape)} in place of {said.shape}")
-        return
-    if len(schema.table.names) > max(MOST_COLUMNS, 10 * sum(1 + len(c.categories) for c in said.columns.values())):
-        raise wrong(f"it has {len(schema.table.names):,} columns")
-    if schema.shape != (len(schema.table.names),):
-        raise wrong("its points do not have the columns of its table")
+        raise _unfit(f"the class {shown(sorted(missing)[0])} is missing")
+
+
+def _check_table(table: Table, shape: tuple[int, ...], said: Columns) -> None:
+    if len(table.names) > max(MOST_COLUMNS, 10 * sum(1 + len(c.categories) for c in said.columns.values())):
+        raise _unfit(f"it has {len(table.names):,} columns")
+    if shape != (len(table.names),):
+        raise _unfit("its points do not have the columns of its table")
     seen: set[str] = set()
-    for column in schema.table.columns:
+    for column in table.columns:
         if column.name in seen:
-            raise wrong(f"the column {shown(column.name)!r} is there twice")
+            raise _unfit(f"the column {shown(column.name)!r} is there twice")
         seen.add(column.name)
         if (own := said.columns.get(column.name)) is None or own.kind == NONE:
             continue  # its values count as missing here
         if (column.categories is None) != (own.kind == NUMBER):
-            raise wrong(f"the column {shown(column.name)!r} is {_kind(own.kind)} here, and not there")
+            raise _unfit(f"the column {shown(column.name)!r} is {_kind(own.kind)} here, and not there")
 
 
 def withheld(schema: Schema, said: Columns) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from ffgb.deployment.agreement import (
     withheld,
 )
 from ffgb.deployment.board import SiteBoard
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.federation.host import Holding, Resident
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
@@ -66,13 +66,13 @@ class Least:
         if said.rows < self.rows:
             raise FFGBError(
                 f"the file has {said.rows} rows to train with, and sums over so few say too much about each; "
-                f"a site needs {self.rows} (--least-rows)"
+                f"a site needs {self.rows} ({option('least_rows')})"
             )
         few = sorted(name for name, rows in labels.items() if rows < self.label)
         if few:
             raise FFGBError(
-                f"the class {shown(few[0])} has {labels[few[0]]} rows here, fewer than {self.label} (--least-class); "
-                "leave its rows out, or join it with another class"
+                f"the class {shown(few[0])} has {labels[few[0]]} rows here, fewer than {self.label} "
+                f"({option('least_class')}); leave its rows out, or join it with another class"
             )
 
 
@@ -337,6 +337,17 @@ class Attendant:
         asked = [i for i in clients if i not in held_out or question.kind in HELD_OUT or i in looking]
         with threadpool_limits(limits=1):
             found = self.resident.answer(data, asked)
+        answers = self._released(question, found, held_out)
+        for i in held_out - answers.keys():
+            text = "rows that are held out answer reports only: no statistics, and no training"
+            answers[i] = self._refuse(question, i, text)
+        for answer in answers.values():
+            sent = Sent.of(what_leaves(question), decode(answer), once=False)
+            self.board.left(sent.what, _when(question), sent.arrays, len(answer))
+        return answers
+
+    def _released(self, question: Message, found: Mapping[int, bytes], held_out: Set[int]) -> dict[int, bytes]:
+        """The answers that may leave, as they do, and refusals in place of others; rows held out may have none."""
         answers = {}
         for i, answer in found.items():
             answer = self._as_sent(question, answer)
@@ -345,12 +356,6 @@ class Attendant:
                 continue
             why = self._unheard_of(question, message, answer, held_out=i in held_out)
             answers[i] = answer if why is None else self._refuse(question, i, why)
-        for i in held_out - answers.keys():
-            text = "rows that are held out answer reports only: no statistics, and no training"
-            answers[i] = self._refuse(question, i, text)
-        for answer in answers.values():
-            sent = Sent.of(what_leaves(question), decode(answer), once=False)
-            self.board.left(sent.what, _when(question), sent.arrays, len(answer))
         return answers
 
     def _refusal(self, question: Message) -> str | None:

@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, final
 
-from ffgb.errors import FFGBError, missing_extra
+from ffgb.errors import FFGBError, missing_extra, option
 from ffgb.files import atomic_write
 
 CERTIFICATE, KEY, AUTHORITY, SITES, INVITATIONS = "server.pem", "server.key", "ca.crt", "sites", "invitations.json"
@@ -60,11 +60,11 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_address(address: str, option: str = "--server") -> str:
-    """HOST:PORT, if it is one."""
+def check_address(address: str, what: str = option("server")) -> str:
+    """HOST:PORT, if it is one; `what` names where it was given."""
     found = _ADDRESS.fullmatch(address)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise FFGBError(f"{option} is HOST:PORT, such as ffgb.example.org:9443, not {address!r}")
+        raise FFGBError(f"{what} is HOST:PORT, such as ffgb.example.org:9443, not {address!r}")
     return address
 
 
@@ -212,7 +212,7 @@ class Invitation:
 def invite(folder: Path, name: str, address: str, days: float = DAYS) -> Invitation:
     """Open an invitation; one that was open for this name ends."""
     check_name(name)
-    host = check_address(address, "--address").rpartition(":")[0]
+    host = check_address(address, option("address")).rpartition(":")[0]
     chain, _ = server_files(folder, [host])
     digest = hashlib.sha256(der(chain.read_bytes(), str(chain))).digest()
     secret = secrets.token_urlsafe(20)
@@ -269,7 +269,7 @@ def site_key(file: Path) -> Any:
         write_new(file, key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()), 0o600)
     data = file.read_bytes()
     if b"PRIVATE" not in data:
-        raise FFGBError(f"{file} is a public key; --key is the private one, which only this site has")
+        raise FFGBError(f"{file} is a public key; {option('key')} is the private one, which only this site has")
     try:
         load = s.load_ssh_private_key if b"OPENSSH" in data else s.load_pem_private_key
         key = load(data, None)

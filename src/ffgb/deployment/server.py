@@ -19,7 +19,7 @@ from ffgb.deployment.board import ServerBoard
 from ffgb.deployment.keys import der, fingerprint, registered, server_files, welcome
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted, FlowerEngine, gather
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.protocol.codec import decode, shown
 from ffgb.protocol.engine import Engine
 from ffgb.protocol.messages import what_leaves
@@ -64,7 +64,7 @@ def ended(out: Path, settings: Mapping[str, Any]) -> bool:
     if asked != {name: value for name, value in begun.items() if name != "rounds"}:
         name = next(n for n in sorted({*asked, *begun}) if asked.get(n) != begun.get(n))
         then, now = (json.dumps(options.get(name)) for options in (begun, asked))
-        raise FFGBError(f"the run in {out} was begun with {name} = {then}, not {now}; name another --out")
+        raise FFGBError(f"the run in {out} was begun with {name} = {then}, not {now}; name another {option('out')}")
     return (out / "summary.json").exists() and rounds in (None, run.config.get("rounds"))
 
 
@@ -144,17 +144,11 @@ def federate(
     for name, rows in zip(schema.names, schema.rows, strict=True):
         board.site(name, rows=rows)
     resume = (out / "config.json").exists()
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in task.settings.items()}
-    values |= {"target": task.target, "task": task.task}
-    config = Config.from_json(Run.open(out).config) if resume else Config(**values)
-    training = secrets.token_hex(8)
+    config, training = _configuration(task, out), secrets.token_hex(8)
     if resume:
-        named = code_in(task.settings)
-        must_be_named(config.code, named, out, "if you trust it, name it in the options of this server")
         training = _begun_with(out, schema) or training
         for line in (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else ():
             board.measured(json.loads(line))
-        config = replace(config, rounds=values.get("rounds") or config.rounds)
     nodes = {name: found[name][0] for name in described}
 
     def on_site(name: str, why: str) -> None:
@@ -192,6 +186,17 @@ def federate(
     )
 
 
+def _configuration(task: Task, out: Path) -> Config:
+    """The options of a training: of the run that is there, with as many rounds as are asked for now, or as asked."""
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in task.settings.items()}
+    if not (out / "config.json").exists():
+        return Config(**values | {"target": task.target, "task": task.task})
+    config = Config.from_json(Run.open(out).config)
+    named = code_in(task.settings)
+    must_be_named(config.code, named, out, "if you trust it, name it in the options of this server")
+    return replace(config, rounds=values.get("rounds") or config.rounds)
+
+
 @final
 class Watched(Engine):
     """An engine whose exchanges are shown on a board: what was asked, of how many, and how much it was."""
@@ -227,7 +232,7 @@ def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Col
     left = {name: said for name, said in described.items() if name not in strange}
     if len(left) < minimum:
         name, why = next(iter(strange.items()))
-        raise FFGBError(f"site {shown(name)} cannot take part ({why}), and --minimum is {minimum}")
+        raise FFGBError(f"site {shown(name)} cannot take part ({why}), and {option('minimum')} is {minimum}")
     return left
 
 
@@ -239,15 +244,19 @@ def _begun_with(out: Path, schema: Schema) -> str | None:
     before = Schema.from_json(json.dumps(begun["sites"]))
     if before.names != schema.names:
         then, now = (", ".join(map(shown, s.names)) for s in (before, schema))
-        raise FFGBError(f"the run in {out} was begun with {then}, and here are {now}; bring those, or name a new --out")
+        raise FFGBError(
+            f"the run in {out} was begun with {then}, and here are {now}; bring those, or name a new {option('out')}"
+        )
     for name, *rows in zip(schema.names, before.rows, schema.rows, before.test_rows, schema.test_rows, strict=True):
         if (had := rows[0] + rows[2]) != (has := rows[1] + rows[3]):
             raise FFGBError(
                 f"site {name} had {had} rows when the run in {out} began, and has {has}; give it the file of then, "
-                "or name a new --out"
+                f"or name a new {option('out')}"
             )
     if before != schema:
-        raise FFGBError(f"columns or classes are not those that the run in {out} began with; name a new --out")
+        raise FFGBError(
+            f"columns or classes are not those that the run in {out} began with; name a new {option('out')}"
+        )
     return str(begun["training"]) if "training" in begun else None
 
 

@@ -26,7 +26,7 @@ from ffgb.deployment.keys import (
     site_key,
 )
 from ffgb.engines.node import Node, trusting
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write
 
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
@@ -136,7 +136,10 @@ def connection(address: str, home: Home, tls: Path | None, key: Path | None, *, 
         return Node(address, site_key(home.folder / "key"), None)
     if tls is not None:
         if key is None:
-            raise FFGBError("with --tls a site needs its own --key, whose public half the server's operator registers")
+            raise FFGBError(
+                f"with {option('tls')} a site needs its own {option('key')}, whose public half the server's operator "
+                "registers"
+            )
         for file in (tls / AUTHORITY, key):
             if not file.exists():
                 raise FFGBError(f"{file} is not there")

@@ -118,27 +118,36 @@ def _curves(now: Snapshot) -> str:
     if not lines:
         return section("How it learns", note="No round is over yet.")
 
-    def series(column: str) -> Values:
-        values = [line[column] for line in lines]
-        return values if any(v is not None for v in values) else ()
+    figures = _figures(now) if len(lines) > 1 else []
+    columns = [column for column in lines[-1] if _series(now, column)]
+    rows = [[value_text(column, line[column]) for column in columns] for line in lines[: -LAST_ROUNDS - 1 : -1]]
+    table = tabular("Rounds in numbers", map(_round_column, columns), rows)
+    return section("How it learns", grid(figures), folded("The last rounds in numbers", table) if figures else table)
 
-    rounds, figures = series("round"), list[str]()
-    kinds = dict.fromkeys((_score(lines).partition("_")[2], "loss"))
+
+def _series(now: Snapshot, column: str) -> Values:
+    """A column in all rounds; nothing if nothing is known."""
+    values = [line[column] for line in now["lines"]]
+    return values if any(v is not None for v in values) else ()
+
+
+def _figures(now: Snapshot) -> list[str]:
+    """Scores, sites and seconds by rounds, as far as they are known."""
+    rounds, figures = _series(now, "round"), list[str]()
+    kinds = dict.fromkeys((_score(now["lines"]).partition("_")[2], "loss"))
     wanted = [(f"{capital(KINDS[k].text)} by rounds", k, {f"{part}_{k}": part for part in PARTS}) for k in kinds]
     wanted += [
         ("Sites that answered", "count", {"participants": ""}),
         ("Time of each round", "seconds", {"seconds": ""}),
     ]
-    for caption, kind, names in wanted if len(lines) > 1 else ():
-        curves = [Curve(n, rounds, values, n or "test") for column, n in names.items() if (values := series(column))]
-        if curves:
+    for caption, kind, names in wanted:
+        found = {name: values for column, name in names.items() if (values := _series(now, column))}
+        if found:
             edges = (0.0, float(now["clients"])) if kind == "count" else ()
-            y = axis_for(KINDS[kind], [*edges, *(v for curve in curves for v in curve.y)], widen=True)
+            y = axis_for(KINDS[kind], [*edges, *(v for values in found.values() for v in values)], widen=True)
+            curves = [Curve(name, rounds, values, name or "test") for name, values in found.items()]
             figures.append(plot(caption, axis_for(KINDS["round"], rounds), y, curves))
-    columns = [column for column in lines[-1] if series(column)]
-    rows = [[value_text(column, line[column]) for column in columns] for line in lines[: -LAST_ROUNDS - 1 : -1]]
-    table = tabular("Rounds in numbers", map(_round_column, columns), rows)
-    return section("How it learns", grid(figures), folded("The last rounds in numbers", table) if figures else table)
+    return figures
 
 
 def _score(lines: Sequence[Mapping[str, float | None]]) -> str:

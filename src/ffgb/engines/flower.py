@@ -136,48 +136,31 @@ class FlowerEngine(Engine):
 
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         self._look_for_those_away()
+        here, looked = self._here(), time.monotonic()
+        asking = _Asking(self, data, self._wanted(clients, here), here)
+        until = looked + self.deadline
+        while asking.waiting and time.monotonic() < until:
+            asking.pull()
+            if asking.waiting and time.monotonic() > looked + LOOK:
+                looked = time.monotonic()
+                asking.look()
+            if asking.waiting:
+                self.grid.rest()
+        for name in asking.waiting.values():
+            self._lose(name, f"did not answer within {self.deadline:g} s")
+        self.grid.forget(asking.waiting)
+        return asking.answers
+
+    def _wanted(self, clients: Sequence[int], here: Mapping[str, str]) -> dict[str, list[int]]:
+        """The clients to ask, by their sites: those that are not away, and whose node is not gone."""
         wanted: dict[str, list[int]] = {}
         for i in clients:
             if (name := self.places[i]) not in self.away:
                 wanted.setdefault(name, []).append(i)
-        answers: dict[int, bytes] = {}
-        here, looked = self._here(), time.monotonic()
         for name in [name for name in wanted if name not in here]:
             self._lose(name, "is gone")
             del wanted[name]
-        contents = {name: pack({"message": data}, {**self.common, "clients": some}) for name, some in wanted.items()}
-        waiting, told = self._push(contents), set[str]()
-        until = looked + self.deadline
-        while waiting and time.monotonic() < until:
-            for asked, message in self.grid.pull(waiting):
-                if asked not in waiting:
-                    continue  # it came twice
-                name = waiting.pop(asked)
-                came, said = self._read(name, message)
-                if said.get("needs") == "schema" and name not in told:
-                    told.add(name)
-                    both = {"message": data, "schema": self.agreed}
-                    contents[name] = pack(both, {**self.common, "clients": wanted[name]})
-                    waiting |= self._push({name: contents[name]})
-                for i in wanted[name]:
-                    if str(i) in came:
-                        answers[i] = came[str(i)]
-            if waiting and time.monotonic() > looked + LOOK:
-                looked, now = time.monotonic(), self._here()
-                for asked, name in [(a, n) for a, n in waiting.items() if now.get(n) != here.get(n)]:
-                    del waiting[asked]
-                    self.grid.forget([asked])
-                    if name in now:  # another process of the site: the one that was asked is gone
-                        here[name] = now[name]
-                        waiting |= self._push({name: contents[name]})
-                    else:
-                        self._lose(name, "is gone")
-            if waiting:
-                self.grid.rest()
-        for name in waiting.values():
-            self._lose(name, f"did not answer within {self.deadline:g} s")
-        self.grid.forget(waiting)
-        return answers
+        return wanted
 
     def _here(self) -> dict[str, str]:
         """Sites whose nodes are here, and since when each has been."""
@@ -243,6 +226,51 @@ class FlowerEngine(Engine):
 
     def close(self, *, at_once: bool = False) -> None:
         """Nodes live on: they are not ours."""
+
+
+@final
+class _Asking:
+    """One message to sites, and their answers as they come."""
+
+    def __init__(
+        self, engine: FlowerEngine, data: bytes, wanted: Mapping[str, list[int]], here: dict[str, str]
+    ) -> None:
+        """Ask clients by their sites; `here` says since when each site's node has been here."""
+        self.engine, self.data, self.wanted, self.here = engine, data, wanted, here
+        self.contents = {name: self._content(name, {"message": data}) for name in wanted}
+        self.waiting = engine._push(self.contents)
+        """What was asked and has no answer yet, and of whom."""
+        self.told: set[str] = set()
+        """Sites that have asked for what all agreed on."""
+        self.answers: dict[int, bytes] = {}
+
+    def _content(self, name: str, parts: Mapping[str, bytes]) -> Any:
+        return pack(parts, {**self.engine.common, "clients": self.wanted[name]})
+
+    def pull(self) -> None:
+        """Take the answers that have come; who lacks what all agreed on is told, once."""
+        for asked, message in self.engine.grid.pull(self.waiting):
+            if asked not in self.waiting:
+                continue  # it came twice
+            name = self.waiting.pop(asked)
+            came, said = self.engine._read(name, message)
+            if said.get("needs") == "schema" and name not in self.told:
+                self.told.add(name)
+                self.contents[name] = self._content(name, {"message": self.data, "schema": self.engine.agreed})
+                self.waiting |= self.engine._push({name: self.contents[name]})
+            self.answers |= {i: came[str(i)] for i in self.wanted[name] if str(i) in came}
+
+    def look(self) -> None:
+        """Ask a site again whose node is another process by now; who is gone is not waited for."""
+        now = self.engine._here()
+        for asked, name in [(a, n) for a, n in self.waiting.items() if now.get(n) != self.here.get(n)]:
+            del self.waiting[asked]
+            self.engine.grid.forget([asked])
+            if name in now:
+                self.here[name] = now[name]
+                self.waiting |= self.engine._push({name: self.contents[name]})
+            else:
+                self.engine._lose(name, "is gone")
 
 
 def _ask_who(

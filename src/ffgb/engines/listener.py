@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 FIRST = 10.0
 """Seconds in which a connection must bring a whole request's headers."""
@@ -58,69 +58,15 @@ class Listener:
     def serving(self, app: Any, beside: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[asyncio.AbstractEventLoop]:
         """Serve an ASGI application, with something that runs beside it, until the block ends: in this loop."""
         import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        class Bounded(H11Protocol):
-            """A connection that brings its headers in time, and gives way if it never shows a key."""
-
-            alarm: asyncio.TimerHandle | None = None
-
-            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-                super().connection_made(transport)
-                self.alarm = self.loop.call_later(FIRST, transport.abort)
-
-            def data_received(self, data: bytes) -> None:
-                super().data_received(data)
-                if self.cycle is None or self.cycle.response_complete:
-                    self.alarm = self.alarm or self.loop.call_later(FIRST, self.transport.abort)
-                elif self.alarm is not None:
-                    self.alarm.cancel()
-                    self.alarm = None
-
-            def on_response_complete(self) -> None:
-                super().on_response_complete()
-                if self.cycle is not None and not self.cycle.response_complete and self.alarm is not None:
-                    self.alarm.cancel()  # the next request had come already
-                    self.alarm = None
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(exc)
-                if self.alarm is not None:
-                    self.alarm.cancel()
-
-        class Loop(asyncio.SelectorEventLoop):
-            async def create_server(self, *args: Any, **more: Any) -> Any:
-                if more.get("ssl") is not None:
-                    more |= {"ssl_handshake_timeout": FIRST, "ssl_shutdown_timeout": 2.0}
-                return await super().create_server(*args, **more)
 
         most_files()
         listener = self._bound()
-        chain, key = self.certificate or (None, None)
-        config = uvicorn.Config(
-            app,
-            http=Bounded,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=1,
-            ssl_certfile=chain,
-            ssl_keyfile=key,
-        )
-        for name in ("uvicorn", "uvicorn.error"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
-            config.load()
-        except (ssl.SSLError, OSError) as error:
+            server = uvicorn.Server(_configured(app, self.certificate))
+        except FFGBError:
             listener.close()
-            raise FFGBError(f"the certificate in {chain} and the key in {key} cannot be used ({error})") from error
-        server, over = uvicorn.Server(config), threading.Event()
-        failed, loops = list[BaseException](), list[asyncio.AbstractEventLoop]()
+            raise
+        over, failed, loops = threading.Event(), list[BaseException](), list[asyncio.AbstractEventLoop]()
 
         async def serve() -> None:
             loops.append(asyncio.get_running_loop())
@@ -132,7 +78,7 @@ class Listener:
 
         def run() -> None:
             try:
-                with asyncio.Runner(loop_factory=Loop) as runner:
+                with asyncio.Runner(loop_factory=_Loop) as runner:
                     runner.run(serve())
             except BaseException as error:  # uvicorn ends with SystemExit when it cannot listen
                 failed.append(error)
@@ -165,7 +111,7 @@ class Listener:
         try:
             family, _, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
         except OSError as error:
-            raise FFGBError(f"--host {self.host} is no address of this machine ({error.strerror})") from error
+            raise FFGBError(f"{option('host', self.host)} is no address of this machine ({error.strerror})") from error
         # with its protocol by name: only then does asyncio send small answers at once (TCP_NODELAY)
         listener = Counting(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -176,9 +122,81 @@ class Listener:
             listener.close()
             raise FFGBError(
                 f"the server cannot listen on {self.host}:{self.port} ({error.strerror or error}); end what uses the "
-                "port, or choose another --port"
+                f"port, or choose another {option('port')}"
             ) from error
         return listener
+
+
+@final
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose TLS handshakes end in time."""
+
+    async def create_server(self, *args: Any, **more: Any) -> Any:
+        if more.get("ssl") is not None:
+            more |= {"ssl_handshake_timeout": FIRST, "ssl_shutdown_timeout": 2.0}
+        return await super().create_server(*args, **more)
+
+
+def _configured(app: Any, certificate: tuple[Path, Path] | None) -> Any:
+    """A configuration of uvicorn: one application, HTTP alone, nothing logged, and no word on what serves it."""
+    import uvicorn
+
+    chain, key = certificate or (None, None)
+    config = uvicorn.Config(
+        app,
+        http=_bounded(),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=chain,
+        ssl_keyfile=key,
+    )
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        config.load()
+    except (ssl.SSLError, OSError) as error:
+        raise FFGBError(f"the certificate in {chain} and the key in {key} cannot be used ({error})") from error
+    return config
+
+
+def _bounded() -> Any:
+    """The protocol of a connection that brings its headers in time, and gives way if it never shows a key."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Bounded(H11Protocol):
+        alarm: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.alarm = self.loop.call_later(FIRST, transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is None or self.cycle.response_complete:
+                self.alarm = self.alarm or self.loop.call_later(FIRST, self.transport.abort)
+            elif self.alarm is not None:
+                self.alarm.cancel()
+                self.alarm = None
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle is not None and not self.cycle.response_complete and self.alarm is not None:
+                self.alarm.cancel()  # the next request had come already
+                self.alarm = None
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self.alarm is not None:
+                self.alarm.cancel()
+
+    return Bounded
 
 
 def thin_out(connections: OrderedDict[Any, socket.socket], most: int) -> None:
