@@ -23,7 +23,7 @@ from typing import Any, final
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.algorithms.parametric import Parametric
 from ffgb.data import Dataset
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 from ffgb.files import atomic_write, others
 from ffgb.hardware import cores
 from ffgb.protocol.costs import UNITS
@@ -65,7 +65,7 @@ class Budget:
         except ValueError:
             value = 0.0
         if kind not in BUDGETS or not 0 < value < float("inf") or (kind == "rounds" and not value.is_integer()):
-            raise FFGBError(f"--budget {text!r} is not one of {', '.join(f'{k}=NUMBER' for k in BUDGETS)}")
+            raise FFGBError(f"{option('budget')} {text!r} is not one of {', '.join(f'{k}=NUMBER' for k in BUDGETS)}")
         return Budget(kind, value)
 
     def allows(self, cost: Mapping[str, float]) -> bool:
@@ -128,45 +128,13 @@ def compare(
         raise FFGBError("a method is named twice")
     if base.files:  # as absolute paths, so that runs can be evaluated from anywhere
         base = replace(base, data=tuple(str(Path(file).absolute()) for file in base.data))
-    dataset, configs = load_data(base), {}
+    dataset = load_data(base)
     if not len(dataset.y_test):
         raise FFGBError(f"{dataset.name} has too few rows to hold some out for testing, so methods cannot be compared")
-    # all of them minimise the same: by the rows, as they are scored
-    weights = base.client_weights or "size"
-    for method in methods:
-        config = replace(base, algorithm=method.algorithm, learner=method.learner, client_weights=weights)
-        if budget.kind == "rounds":
-            config = replace(config, rounds=int(budget.amount))
-        elif base.rounds is None and method.algorithm != "ffgb-l":  # whose one exchange is of so many rounds
-            config = replace(config, rounds=MOST, stop=False)
-        _try_out(config.resolved(dataset), dataset)
-        configs[method] = config
+    configs = {method: _config(method, base, budget, dataset) for method in methods}
     _settled(out, base, tuned)
     races = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
-    runs: dict[Method, list[dict[str, Any]]] = {}
-    running: set[subprocess.Popen[str]] = set()
-
-    def run(item: tuple[Method, int]) -> dict[str, Any]:
-        (method, seed), settings = item, dict[str, Any]()
-        if (race := races[method]) is not None:
-            settings = {"step_size": race["step_size"] / 2 ** race["halved"]}
-        config = replace(configs[method], seed=seed, **settings)
-        return _run(method, config, _folder(out, method) / str(seed), budget, unit, on_news, running)
-
-    with ThreadPoolExecutor(jobs or cores()) as pool:
-        try:
-            todo = list(methods)
-            while todo:
-                work = [(method, base.seed + j) for method in todo for j in range(seeds)]
-                ran = list(pool.map(run, work))
-                runs |= {method: [r for (m, _), r in zip(work, ran, strict=True) if m == method] for method in todo}
-                # what is best for some rounds may be too long for more, or for another seed
-                todo = [m for m in todo if any(r["diverged"] for r in runs[m]) and _halve(out, m, races[m])]
-        except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.terminate()  # at any moment: what a run has written is whole
-            raise
+    runs = _run_all(configs, races, range(base.seed, base.seed + seeds), out, budget, unit, jobs, on_news)
     score = "test_accuracy" if dataset.classes else "test_rmse"
     results = [_summary(method, races[method], runs[method], score) for method in methods]
     found = {
@@ -180,6 +148,60 @@ def compare(
     }
     _write(out / "compare.json", found)
     return found
+
+
+def _config(method: Method, base: Config, budget: Budget, dataset: Dataset) -> Config:
+    """A method's configuration; what does not fit is said before any work."""
+    # all of them minimise the same: by the rows, as they are scored
+    weights = base.client_weights or "size"
+    config = replace(base, algorithm=method.algorithm, learner=method.learner, client_weights=weights)
+    if budget.kind == "rounds":
+        config = replace(config, rounds=int(budget.amount))
+    elif base.rounds is None and method.algorithm != "ffgb-l":  # whose one exchange is of so many rounds
+        config = replace(config, rounds=MOST, stop=False)
+    resolved = config.resolved(dataset)
+    make_parts(resolved, dataset)
+    make_algorithm(resolved)
+    make_learner(resolved, dataset)
+    return config
+
+
+def _run_all(
+    configs: Mapping[Method, Config],
+    races: Mapping[Method, dict[str, Any] | None],
+    seeds: Sequence[int],
+    out: Path,
+    budget: Budget,
+    unit: int,
+    jobs: int | None,
+    on_news: Callable[[str], None],
+) -> dict[Method, list[dict[str, Any]]]:
+    """Each method with each seed, several at a time; a tuned step that diverges is halved, with all its runs anew."""
+    runs: dict[Method, list[dict[str, Any]]] = {}
+    running: set[subprocess.Popen[str]] = set()
+
+    def run(item: tuple[Method, int]) -> dict[str, Any]:
+        (method, seed), settings = item, dict[str, Any]()
+        if (race := races[method]) is not None:
+            settings = {"step_size": race["step_size"] / 2 ** race["halved"]}
+        config = replace(configs[method], seed=seed, **settings)
+        return _run(method, config, _folder(out, method) / str(seed), budget, unit, on_news, running)
+
+    with ThreadPoolExecutor(jobs or cores()) as pool:
+        try:
+            todo = list(configs)
+            while todo:
+                work = [(method, seed) for method in todo for seed in seeds]
+                ran = list(pool.map(run, work))
+                runs |= {method: [r for (m, _), r in zip(work, ran, strict=True) if m == method] for method in todo}
+                # what is best for some rounds may be too long for more, or for another seed
+                todo = [m for m in todo if any(r["diverged"] for r in runs[m]) and _halve(out, m, races[m])]
+        except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()  # at any moment: what a run has written is whole
+            raise
+    return runs
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
@@ -201,20 +223,14 @@ def _settled(out: Path, base: Config, tuned: bool) -> None:
         _write(file, now)
         return
     if not file.exists():
-        raise FFGBError(f"{out} holds something else than a comparison; choose another --out")
+        raise FFGBError(f"{out} holds something else than a comparison; choose another {option('out')}")
     before: dict[str, Any] = json.loads(file.read_text())
     for name in (*now, *before):
         if name != "versions" and before.get(name) != now.get(name):
             raise FFGBError(
-                f"{out} holds a comparison with {name} {before.get(name)}, not {now.get(name)}; choose another --out"
+                f"{out} holds a comparison with {name} {before.get(name)}, not {now.get(name)}; choose another "
+                f"{option('out')}"
             )
-
-
-def _try_out(config: Config, dataset: Dataset) -> None:
-    """What does not fit is said before any work."""
-    make_parts(config, dataset)
-    make_algorithm(config)
-    make_learner(config, dataset)
 
 
 def _tuned(
@@ -263,7 +279,7 @@ def _run(
     on_news(f"{method.name}, seed {config.seed}")
     if (out / "config.json").exists():
         code = Config.from_json(Run.open(out).config).code
-        must_be_named(code, config.code, out, "it is no run of this comparison: choose another --out")
+        must_be_named(code, config.code, out, f"it is no run of this comparison: choose another {option('out')}")
     job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
     job |= {"parent": os.getpid()}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -296,7 +312,7 @@ def _run(
     del lines[len(lines) // config.phases * config.phases :]  # a round that is not over
     diverged = process.returncode == DIVERGED and within  # beyond the budget is none of our business
     if not lines and not diverged:
-        raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise --budget")
+        raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise {option('budget')}")
     return {"seed": config.seed, "rounds": lines, "diverged": diverged}
 
 

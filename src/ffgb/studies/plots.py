@@ -105,25 +105,9 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
     for axis, panel in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True):
         y = panel.get("y", "test_accuracy")
         for j, curve in enumerate(panel["curves"]):
-            if not all(curve["seeds"]):  # it diverged in its first round
-                axis.plot([], [], color=f"C{j}", lw=1.6, label=f"{curve['label']}: diverged")
-                continue
-            x = curve["seeds"][0][kind]
-            values = 100 * np.array([seed[y] for seed in curve["seeds"]])
-            mean, printed = values.mean(axis=0), "as printed" in curve["label"]
-            label, marker = f"{curve['label']}: {mean[-1]:.1f}", "o" if len(x) <= 20 else ""
-            axis.plot(x, mean, color=f"C{j}", lw=1.6, label=label, marker=marker, ms=3)
-            if len(values) > 1:
-                axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=f"C{j}", alpha=0.2, lw=0)
-            if printed and kind == "models":
-                theirs = "counted as in the authors' code" if j == 0 else None
-                axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0, label=theirs)
+            _draw_curve(axis, curve, kind, y, j)
         drawn = [s for curve in panel["curves"] for s in curve["seeds"] if s]
-        everything = 100 * np.concatenate([np.ravel(s[y]) for s in drawn])
-        # the few rounds in which nothing is learnt yet may lie below, and no space is left where there are none
-        least, greatest = everything.min(), everything.max()
-        low = max(np.quantile(everything, 0.1) - 8.0, least - 0.2 * (greatest - least))
-        axis.set_ylim(max(0.0, low), greatest + 0.1 * (greatest - low))
+        _limit(axis, 100 * np.concatenate([np.ravel(s[y]) for s in drawn]))
         if max(s[kind][-1] for s in drawn) > 50:
             axis.set_xscale("log")
         elif kind == "rounds":
@@ -138,6 +122,30 @@ def curves(path: Path, results: Mapping[str, Any], kind: str) -> None:
     )
     figure.suptitle(textwrap.fill(title, 80 * len(panels)), fontsize=11)
     _save(figure, path)
+
+
+def _draw_curve(axis: Any, curve: Mapping[str, Any], kind: str, y: str, j: int) -> None:
+    """A method's scores by their cost, in the j-th colour."""
+    if not all(curve["seeds"]):  # it diverged in its first round
+        axis.plot([], [], color=f"C{j}", lw=1.6, label=f"{curve['label']}: diverged")
+        return
+    x = curve["seeds"][0][kind]
+    values = 100 * np.array([seed[y] for seed in curve["seeds"]])
+    mean, printed = values.mean(axis=0), "as printed" in curve["label"]
+    label, marker = f"{curve['label']}: {mean[-1]:.1f}", "o" if len(x) <= 20 else ""
+    axis.plot(x, mean, color=f"C{j}", lw=1.6, label=label, marker=marker, ms=3)
+    if len(values) > 1:
+        axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=f"C{j}", alpha=0.2, lw=0)
+    if printed and kind == "models":
+        theirs = "counted as in the authors' code" if j == 0 else None
+        axis.plot([cost - x[0] + 1.0 for cost in x], mean, ":", color=f"C{j}", lw=1.0, label=theirs)
+
+
+def _limit(axis: Any, values: Array) -> None:
+    """The few rounds in which nothing is learnt yet may lie below, and no space is left where there are none."""
+    least, greatest = values.min(), values.max()
+    low = max(np.quantile(values, 0.1) - 8.0, least - 0.2 * (greatest - least))
+    axis.set_ylim(max(0.0, low), greatest + 0.1 * (greatest - low))
 
 
 def ablations(path: Path, groups: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> None:
@@ -192,72 +200,73 @@ def theory(path: Path, results: Mapping[str, Any]) -> None:
     """The six pictures of `ffgb reproduce theory`, on one page."""
     figure = _figure(13.5, 8.0)
     (a, b, c), (d, e, f) = figure.subplots(2, 3)
-    rates, best, residual, clipped, lipschitz, sampled = (
-        results[name] for name in ("rates", "best_k", "residual", "floor_c", "floor_l", "sampled")
-    )
+    _theory_rates(a, results["rates"])
+    _theory_best_k(b, results["best_k"])
+    _theory_residual(c, results["residual"])
+    names = {"nearest": "h as at the nearest point", "zero": "h = 0 elsewhere"}
+    _theory_floor(d, results["floor_c"], names)
+    _labelled(d, "(d) FFGB.C: floor", "ω$_{TV}$", "‖f$^T$ − f*‖²")
+    names = {"mcshane": "McShane extension", "middle": "middle extension"}
+    _theory_floor(e, results["floor_l"], names)
+    _labelled(e, "(d) FFGB.L: floor", "ω$_{W1}$", "‖f$^T$ − f*‖²")
+    _theory_sampled(f, results["sampled"])
+    figure.suptitle(f"Theorems 1–3 on finite sets, exact oracle h = γφ, scale {results['scale']}", fontsize=11)
+    _save(figure, path)
 
+
+def _theory_rates(axis: Any, rates: Mapping[str, Any]) -> None:
+    """The error against T, with K fixed and with K = √T."""
     for K, errors in rates["fixed"].items():
-        a.loglog(rates["T"], errors, color="C0", alpha=min(1.0, 0.35 + 0.12 * math.log2(int(K))), lw=1.2)
-        a.annotate(
+        axis.loglog(rates["T"], errors, color="C0", alpha=min(1.0, 0.35 + 0.12 * math.log2(int(K))), lw=1.2)
+        axis.annotate(
             f"K = {K}", (rates["T"][-1], errors[-1]), fontsize=7, va="center", xytext=(3, 0), textcoords="offset points"
         )
     rooted = rates["rooted"]
-    a.loglog(rooted["T"], rooted["error"], "o-", color="C1", label=f"K = √T: slope {rooted['slope']:.2f}")
+    axis.loglog(rooted["T"], rooted["error"], "o-", color="C1", label=f"K = √T: slope {rooted['slope']:.2f}")
     first, T = rooted["error"][0], rooted["T"]
-    a.loglog(T, [first * (t / T[0]) ** -0.5 for t in T], "--", color="grey", label="slope −0.5, as promised")
-    _labelled(a, "(a) FFGB: error against T", "rounds T", "‖f$^T$ − f*‖²")
-    a.margins(x=0.16)
+    axis.loglog(T, [first * (t / T[0]) ** -0.5 for t in T], "--", color="grey", label="slope −0.5, as promised")
+    _labelled(axis, "(a) FFGB: error against T", "rounds T", "‖f$^T$ − f*‖²")
+    axis.margins(x=0.16)
 
-    b.loglog(best["T"], best["best"], "o-", color="C1", label=f"best of K ≤ {best['largest K tried']}")
-    b.loglog(best["T"], best["promised"], "s-", color="C0", label="where the bound is least")
-    b.loglog(best["T"], [math.sqrt(t) for t in best["T"]], "--", color="grey", label="√T")
-    _labelled(b, "(b) the best K against T", "rounds T", "local steps K")
 
-    c.semilogy(residual["gamma"], residual["without"], "s-", color="C3", label="without the residual")
-    c.semilogy(residual["gamma"], residual["with"], "o-", color="C0", label="with it")
-    _labelled(c, f"(c) the residual, T = {residual['T']}, K = √T", "γ", "‖f$^T$ − f*‖²")
+def _theory_best_k(axis: Any, best: Mapping[str, Any]) -> None:
+    """The best K against T."""
+    axis.loglog(best["T"], best["best"], "o-", color="C1", label=f"best of K ≤ {best['largest K tried']}")
+    axis.loglog(best["T"], best["promised"], "s-", color="C0", label="where the bound is least")
+    axis.loglog(best["T"], [math.sqrt(t) for t in best["T"]], "--", color="grey", label="√T")
+    _labelled(axis, "(b) the best K against T", "rounds T", "local steps K")
 
-    for axis, part, names, title, unit in (
-        (
-            d,
-            clipped,
-            {"nearest": "h as at the nearest point", "zero": "h = 0 elsewhere"},
-            "(d) FFGB.C: floor",
-            "ω$_{TV}$",
-        ),
-        (e, lipschitz, {"mcshane": "McShane extension", "middle": "middle extension"}, "(d) FFGB.L: floor", "ω$_{W1}$"),
-    ):
-        omega, away = part["omega"], [j for j, w in enumerate(part["omega"]) if w > 1e-9]
-        x = [omega[j] for j in away]
-        axis.loglog(x, [part["promised"][j] for j in away], "--", color="grey", label="the theorem's floor")
-        for (name, text), colour in zip(names.items(), ("C3", "C1"), strict=True):
-            axis.loglog(x, [part[name][j] for j in away], "o-", color=colour, label=text)
-        axis.loglog(x, [part["shared"][j] for j in away], "^-", color="C2", label="(f) shared geometry")
-        _labelled(axis, title, unit, "‖f$^T$ − f*‖²")
 
-    added = [error - sampled["everyone"] for error in sampled["error"]]
-    f.errorbar(
-        sampled["factor"],
-        added,
-        yerr=sampled["standard error"],
-        fmt="o",
-        color="C1",
-        label="added error, mean of samples",
-    )
-    scale = added[0] / sampled["factor"][0]
-    f.loglog(
-        sampled["factor"],
-        [scale * x for x in sampled["factor"]],
-        "--",
-        color="grey",
-        label="in proportion, as promised",
-    )
-    for m, x, y in zip(sampled["m"], sampled["factor"], added, strict=True):
-        f.annotate(f"m = {m}", (x, y), fontsize=7, xytext=(5, -8), textcoords="offset points")
-    _labelled(f, f"(e) m of {sampled['N']} clients", "(N−m)/(N−1) · 1/m", "error added by sampling")
+def _theory_residual(axis: Any, residual: Mapping[str, Any]) -> None:
+    """The error with and without the residual, against γ."""
+    axis.semilogy(residual["gamma"], residual["without"], "s-", color="C3", label="without the residual")
+    axis.semilogy(residual["gamma"], residual["with"], "o-", color="C0", label="with it")
+    _labelled(axis, f"(c) the residual, T = {residual['T']}, K = √T", "γ", "‖f$^T$ − f*‖²")
 
-    figure.suptitle(f"Theorems 1–3 on finite sets, exact oracle h = γφ, scale {results['scale']}", fontsize=11)
-    _save(figure, path)
+
+def _theory_floor(axis: Any, part: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """The floor against ω: the theorem's, what some ways of extending weak learners have, and a shared geometry."""
+    away = [j for j, w in enumerate(part["omega"]) if w > 1e-9]
+
+    def draw(name: str, look: str, colour: str, text: str) -> None:
+        axis.loglog([part["omega"][j] for j in away], [part[name][j] for j in away], look, color=colour, label=text)
+
+    draw("promised", "--", "grey", "the theorem's floor")
+    for (name, text), colour in zip(names.items(), ("C3", "C1"), strict=True):
+        draw(name, "o-", colour, text)
+    draw("shared", "^-", "C2", "(f) shared geometry")
+
+
+def _theory_sampled(axis: Any, sampled: Mapping[str, Any]) -> None:
+    """The error that sampling clients adds."""
+    factor, added = sampled["factor"], [error - sampled["everyone"] for error in sampled["error"]]
+    errors = sampled["standard error"]
+    axis.errorbar(factor, added, yerr=errors, fmt="o", color="C1", label="added error, mean of samples")
+    scale = added[0] / factor[0]
+    axis.loglog(factor, [scale * x for x in factor], "--", color="grey", label="in proportion, as promised")
+    for m, x, y in zip(sampled["m"], factor, added, strict=True):
+        axis.annotate(f"m = {m}", (x, y), fontsize=7, xytext=(5, -8), textcoords="offset points")
+    _labelled(axis, f"(e) m of {sampled['N']} clients", "(N−m)/(N−1) · 1/m", "error added by sampling")
 
 
 def _labelled(axis: Any, title: str, x: str, y: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from ffgb.data import Dataset
 from ffgb.engines.local import local_engine
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 from ffgb.federation.host import Holding
 from ffgb.federation.server import Server
 from ffgb.federation.state import State
@@ -58,15 +58,26 @@ class _Candidate:
         if folder is not None and (folder / "config.json").exists():
             run = Run.open(folder)
             if Config.from_json(run.config) != config:
-                raise FFGBError(f"{folder.parent} holds a race with other settings; choose another --out")
+                raise FFGBError(f"{folder.parent} holds a race with other settings; choose another {option('out')}")
             saved = run.load()
         if saved is None:
             self.state = start(config)
         else:
             self.state, self.metrics, _ = saved
 
-    def train(self, server: Server, T: int) -> tuple[float, float]:
-        """On to round T, or from where it is if that is further: what is to be small then."""
+    @property
+    def phases(self) -> int:
+        """Exchanges of a round."""
+        return self.state.job.algorithm.phases
+
+    @property
+    def rounds(self) -> int:
+        """How many it has been trained for."""
+        return self.state.t // self.phases
+
+    def train(self, server: Server, rounds: int) -> tuple[float, float]:
+        """On to so many rounds, or from where it is if that is further: what is to be small then."""
+        T = rounds * self.phases
         try:
             if self.state.t < T:
                 server.take_up(self.state)
@@ -99,18 +110,12 @@ def tune(
     """
     dataset = dataset or load_data(config)
     config = replace(config, rounds=rounds).resolved(dataset)
-    if config.schedule in ("search", "theorem1", "theorem2") or config.step_size is None:
-        raise FFGBError(
-            f"the schedule {config.schedule} has no step size to tune; choose power or constant (ffgb tune takes it "
-            "from a file: --config)"
-        )
-    if not 0 < config.step_size < math.inf:
-        raise FFGBError(f"--step-size is a positive number, not {config.step_size:g}")
+    steps = _candidates(config)
     if out is not None and (out / "config.json").exists():
-        raise FFGBError(f"{out} holds a run; choose another --out")
+        raise FFGBError(f"{out} holds a run; choose another {option('out')}")
     kept, aside = set_aside(config, SHARE, dataset, make_parts(config, dataset))
     holdings = [Holding(dataset.x, dataset.y, rows) for rows in (*kept, *aside)]
-    loss, scores = make_loss(config, dataset), list[dict[str, Any]]()
+    loss = make_loss(config, dataset)
     with (
         nullcontext() if out is None else Run(out).locked(),
         local_engine(holdings, workers, config.code) as engine,
@@ -125,33 +130,54 @@ def tune(
                 known=known,
             )
 
-        steps = [config.step_size * factor for factor in FACTORS]
         everyone = {
             step: _Candidate(replace(config, step_size=step), None if out is None else out / f"{step:g}", start)
             for step in steps
         }
-        phases = everyone[steps[0]].state.job.algorithm.phases
-        racing, until = list(steps), rounds
-        while True:
-            results: dict[float, tuple[float, float]] = {}
-            for step in racing:
-                results[step] = bad, value = everyone[step].train(server, until * phases)
-                ended = not math.isfinite(value)
-                said = {"score": None if ended else abs(bad), "loss": None if ended else value}
-                scores.append({"step_size": step, "rounds": until, **said})
-                on_score(scores[-1])
-            if not any(math.isfinite(value) for _, value in results.values()):
-                raise FFGBError(
-                    "every step size that was tried diverged; give a much smaller --step-size to start from"
-                )
-            ranked = rank(results, sum(map(len, aside)) if loss.classification else None)
-            racing = [step for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step][1])]
-            if len(racing) == 1:
-                break
-            until *= 2
-    (best,) = racing
-    total = sum(candidate.state.t // phases for candidate in everyone.values())
+        rows = sum(map(len, aside)) if loss.classification else None
+        best, scores = _race(everyone, server, rounds, rows, on_score)
+    total = sum(candidate.rounds for candidate in everyone.values())
     return Tuned(best, tuple(scores), total, best in (steps[0], steps[-1]))
+
+
+def _candidates(config: Config) -> list[float]:
+    """The step sizes to try: multiples of the configuration's own."""
+    if config.schedule in ("search", "theorem1", "theorem2") or config.step_size is None:
+        raise FFGBError(
+            f"the schedule {config.schedule} has no step size to tune; choose power or constant (ffgb tune takes it "
+            f"from a file: {option('config')})"
+        )
+    if not 0 < config.step_size < math.inf:
+        raise FFGBError(f"{option('step_size')} is a positive number, not {config.step_size:g}")
+    return [config.step_size * factor for factor in FACTORS]
+
+
+def _race(
+    everyone: Mapping[float, _Candidate],
+    server: Server,
+    rounds: int,
+    rows: int | None,
+    on_score: Callable[[dict[str, Any]], None],
+) -> tuple[float, list[dict[str, Any]]]:
+    """The best step size, and every score: on each rung the better half goes on, to twice as many rounds."""
+    racing, until, scores = list(everyone), rounds, list[dict[str, Any]]()
+    while True:
+        results: dict[float, tuple[float, float]] = {}
+        for step in racing:
+            results[step] = bad, value = everyone[step].train(server, until)
+            ended = not math.isfinite(value)
+            said = {"score": None if ended else abs(bad), "loss": None if ended else value}
+            scores.append({"step_size": step, "rounds": until, **said})
+            on_score(scores[-1])
+        if not any(math.isfinite(value) for _, value in results.values()):
+            raise FFGBError(
+                f"every step size that was tried diverged; give a much smaller {option('step_size')} to start from"
+            )
+        ranked = rank(results, rows)
+        racing = [step for step in ranked[: -(-len(ranked) // 2)] if math.isfinite(results[step][1])]
+        if len(racing) == 1:
+            return racing[0], scores
+        until *= 2
 
 
 def rank(results: Mapping[float, tuple[float, float]], rows: int | None) -> list[float]:

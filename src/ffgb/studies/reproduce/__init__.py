@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from ffgb._version import __version__
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write
 
 Results: TypeAlias = Mapping[str, Any]
@@ -96,7 +96,7 @@ def reproduce(name: str, scale: str, out: Path, say: Callable[[str], None] = lam
         raise FFGBError(f"there is no experiment {name!r} to reproduce; choose {', '.join(known)}, or all")
     experiment = known[name]
     if scale not in experiment.scales:
-        raise FFGBError(f"--scale of {name} is {' or '.join(experiment.scales)}, not {scale!r}")
+        raise FFGBError(f"{option('scale')} of {name} is {' or '.join(experiment.scales)}, not {scale!r}")
     experiment.needs(scale)
     out.mkdir(parents=True, exist_ok=True)
     results = {"experiment": name, "scale": scale, **experiment.results(scale, Recall(out / "parts", say))}

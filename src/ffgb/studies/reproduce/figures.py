@@ -190,24 +190,26 @@ def table(kind: str, results: Results) -> str:
         f"| | method | step size | {' | '.join(heads)} | last | at {kind} |",
         "|---|---|---|" + "---|" * (len(marks) + 2),
     ]
-    for panel in results["panels"]:
-        y = panel.get("y", "test_accuracy")
-        for curve in panel["curves"]:
-            if all(curve["seeds"]):
-                cells = [cell([_at(s, kind, mark, y) for s in curve["seeds"]]) for mark in marks]
-                cells += [cell([s[y][-1] for s in curve["seeds"]]), f"{curve['seeds'][0][kind][-1]:,.0f}"]
-            else:  # it diverged in its first round
-                cells = [""] * (len(marks) + 2)
-            step = curve["config"].get("step_size")
-            step = "search" if step is None else f"{step:.3g}"
-            step += _doubts(curve)
-            lines.append(f"| {panel['title']} | {curve['label']} | {step} | {' | '.join(cells)} |")
+    lines += [_row(panel, curve, kind, marks) for panel in results["panels"] for curve in panel["curves"]]
     scale = results["settings"]
     seeds = f"{scale['seeds']} seeds, mean ± standard deviation" if scale["seeds"] > 1 else "one seed"
     how = f"{results['data']}, {scale['clients']} clients, {results['how']}"
     what = f"{seeds}; {_what(results)}, %. A model is {results['unit']:,} numbers."
     lines += ["", f"{how}, scale {results['scale']}; {what}"]
     return "\n".join(lines) + "\n"
+
+
+def _row(panel: Mapping[str, Any], curve: Mapping[str, Any], kind: str, marks: Sequence[int]) -> str:
+    """A method's line of the table: its accuracy within each budget, and its last."""
+    y = panel.get("y", "test_accuracy")
+    if all(curve["seeds"]):
+        cells = [cell([_at(s, kind, mark, y) for s in curve["seeds"]]) for mark in marks]
+        cells += [cell([s[y][-1] for s in curve["seeds"]]), f"{curve['seeds'][0][kind][-1]:,.0f}"]
+    else:  # it diverged in its first round
+        cells = [""] * (len(marks) + 2)
+    step = curve["config"].get("step_size")
+    step = "search" if step is None else f"{step:.3g}"
+    return f"| {panel['title']} | {curve['label']} | {step}{_doubts(curve)} | {' | '.join(cells)} |"
 
 
 def _doubts(curve: Mapping[str, Any]) -> str:

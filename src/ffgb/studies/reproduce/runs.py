@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ffgb.errors import DivergedError
+from ffgb.errors import DivergedError, option
 from ffgb.runs.config import Config
 from ffgb.runs.training import Result, train
 from ffgb.studies.compare import costs, metrics_of
@@ -36,7 +36,9 @@ def go_on(folder: Path, config: Mapping[str, Any], say: Callable[[str], None]) -
     began, chosen = (folder / "config.json").exists(), config_of(config)
     if began:
         asked, chosen = chosen, Config.from_json(json.loads((folder / "config.json").read_text()))
-        must_be_named(chosen.code, asked.code, folder, "it is no part of this experiment: choose another --out")
+        must_be_named(
+            chosen.code, asked.code, folder, f"it is no part of this experiment: choose another {option('out')}"
+        )
     return train(
         *(chosen, folder), resume=began, on_round=lambda line: say(f"round {line['round']} of {chosen.rounds}")
     )
@@ -66,10 +68,14 @@ def curve(metrics: Sequence[Mapping[str, Any]], unit: int) -> dict[str, list[flo
         seconds += line["seconds"] + (line["setup_seconds"] if number == 1 else 0.0)
         spent = costs(line, seconds, unit)
         after = costs(metrics[number], 0.0, unit) if number < len(metrics) else None
-        mark = after is None or any(spent[kind] <= m < after[kind] for kind, marks in MARKS.items() for m in marks)
-        if number <= DENSE or number in kept or mark:
+        if number <= DENSE or number in kept or after is None or _passes_a_mark(spent, after):
             rows.append(spent | {k: line[k] for k in SCORES if line.get(k) is not None})
     return {name: [float(f"{row[name]:.6g}") for row in rows] for name in (rows[0] if rows else ())}
+
+
+def _passes_a_mark(spent: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Is this the last round within a budget that tables have a column for?"""
+    return any(spent[kind] <= m < after[kind] for kind, marks in MARKS.items() for m in marks)
 
 
 def within(curve: Curve, kind: str, budget: float) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -309,13 +309,26 @@ PARTS: Mapping[str, Mapping[str, tuple[Any, dict[str, Any]]]] = {
 }
 
 
-def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What was looked at, what the theorem promises, and what was found: whether it held is for the numbers to say."""
-    a, b, c, d, e, s = (results[name] for name in ("rates", "best_k", "residual", "floor_c", "floor_l", "sampled"))
+Verdict: TypeAlias = tuple[str, str, str]
+"""What was looked at, what the theorem promises, and what was found: whether it held is for the numbers to say."""
+
+
+def verdicts(results: Mapping[str, Any]) -> Iterator[Verdict]:
+    """All of them, in the order of the pictures."""
+    yield _on_rates(results["rates"])
+    yield _on_best_k(results["best_k"])
+    yield _on_residual(results["residual"])
+    yield _on_floor_c(results["floor_c"])
+    yield _on_floor_l(results["floor_l"])
+    yield _on_sampled(results["sampled"])
+    yield _on_shared(results["floor_c"], results["floor_l"])
+
+
+def _on_rates(a: Mapping[str, Any]) -> Verdict:
     rooted, Ts = a["rooted"], a["rooted"]["T"]
     least, most = min(a["slopes"].values()), max(a["slopes"].values())
     below = all(error <= bound for error, bound in zip(rooted["error"], a["promised"], strict=True))
-    yield (
+    return (
         "(a) error against T, Theorem 1",
         "slope −0.5 with K = √T; with K fixed a term (1−γ)G²/(Kμ²γ²) that T does not shrink",
         f"{_held(below and rooted['slope'] <= -0.5)}: slope {rooted['slope']:.2f} with K = √T for T = {Ts[0]} … "
@@ -325,19 +338,25 @@ def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         "last "
         f"error goes as K^{a['by K']:.2f}, where the bound has K^-1.",
     )
+
+
+def _on_best_k(b: Mapping[str, Any]) -> Verdict:
     grows = all(x <= y for x, y in zip(b["best"], b["best"][1:], strict=False))
     worst = max(b["root over best"])
     at_edge = [T for T, K in zip(b["T"], b["best"], strict=True) if b["largest K tried"] == K]
-    yield (
+    return (
         "(b) the best K against T",
         "K = Ω(√T); the bound's sum is least at K = " + _list(b["promised"]) + " for T = " + _list(b["T"]),
         f"{'Held only as a lower bound' if grows and worst > 2 else _held(grows)}: the best K of those tried (up to "
         f"{b['largest K tried']}) is {_list(b['best'])}, and K = √T has up to {worst:,.3g} times its error."
         + (f" The drift term, which grows with K, is not seen for T = {_list(at_edge)}." if at_edge else ""),
     )
+
+
+def _on_residual(c: Mapping[str, Any]) -> Verdict:
     ratios = [without / with_ for without, with_ in zip(c["without"], c["with"], strict=True)]
     at = min(range(len(ratios)), key=lambda j: abs(c["gamma"][j] - 0.3))
-    yield (
+    return (
         "(c) the residual",
         "without it no convergence for γ < 1",
         f"{_held(ratios[at] > 10)}: at γ = {c['gamma'][at]:g}, T = {c['T']} the error is {c['without'][at]:.3g} "
@@ -345,7 +364,10 @@ def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{c['with'][at]:.3g} with it ({ratios[at]:,.0f} times); {ratios[0]:,.0f} times at γ = {c['gamma'][0]:g}, "
         f"{ratios[-1]:,.3g} times at γ = {c['gamma'][-1]:g}.",
     )
-    yield (
+
+
+def _on_floor_c(d: Mapping[str, Any]) -> Verdict:
+    return (
         "(d) FFGB.C's floor against ω_TV, Theorem 2",
         "at most GBω/(μγ), linear in ω",
         f"{_held(_below(d, 'zero') and _below(d, 'nearest'))}: the floor grows as ω^{d['exponent']:.2f} where weak "
@@ -355,23 +377,32 @@ def verdicts(results: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         "nearest "
         "point.",
     )
-    yield (
+
+
+def _on_floor_l(e: Mapping[str, Any]) -> Verdict:
+    return (
         "(d) FFGB.L's floor against ω_W1, Theorem 3",
         "at most (DL²+BL)ω/γ², linear in ω",
         f"{_held(_below(e, 'mcshane') and _below(e, 'middle'))}: the floor grows as ω^{e['exponent']:.2f}, and is "
         f"{e['promised'][-1] / e['mcshane'][-1]:,.0f} times below the bound at ω = {e['omega'][-1]:.2g}. The middle "
         f"extension has {e['mcshane'][-1] / e['middle'][-1]:,.1f} times less error than McShane's there.",
     )
+
+
+def _on_sampled(s: Mapping[str, Any]) -> Verdict:
     added = [error - s["everyone"] for error in s["error"]]
     within = all(found <= bound for found, bound in zip(added, s["promised"], strict=True))
-    yield (
+    return (
         "(e) m of N clients",
         "adds at most (N−m)/(N−1) · 1/m · G² log T/(Tμ²γ²)",
         f"{_held(within)}: for m = {_list(s['m'])} of {s['N']} sampling adds {added[0]:.2g} … {added[-1]:.2g} "
         "(promised: "
         f"{s['promised'][0]:.2g} … {s['promised'][-1]:.2g}), which goes as (that factor)^{s['exponent']:.2f}.",
     )
-    yield (
+
+
+def _on_shared(d: Mapping[str, Any], e: Mapping[str, Any]) -> Verdict:
+    return (
         "(f) the same problems in a shared geometry",
         "not in the paper",
         f"at the largest ω the error is {d['shared'][-1]:.1g} against FFGB.C's {d['zero'][-1]:.2g}, and "
