@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,10 +120,20 @@ def data_heterogeneity(
         settings = {"data": list(config.data), "split": config.split, "seed": seed, "clients": list(names)}
         print(json.dumps({**settings, "bins": bins, "counts": counts.tolist(), **found.to_json()}, allow_nan=False))
         return
+    _print_clients(found, names, held)
+    _print_measures(found, tables=dataset.x.ndim == 2)
+
+
+def _print_clients(found: Any, names: Sequence[str], held: Sequence[Mapping[str, Any]]) -> None:
+    """A row a client: its points, which labels they have, and how far it is from all."""
     distances = {"TV to all": found.tv, "W₁ to all": found.w1, "W₂ to all": found.w2}
     shown = {name: values.tolist() for name, values in distances.items() if values is not None}
     rows = [{"client": n, "points": p, **h} for n, p, h in zip(names, found.points, held, strict=True)]
     print_rows([{**row, **{name: values[i] for name, values in shown.items()}} for i, row in enumerate(rows)])
+
+
+def _print_measures(found: Any, *, tables: bool) -> None:
+    """The paper's measures of all clients together, and how they were taken."""
     lines = (
         ("ω_TV", found.omega_tv, "mean TV to all: FFGB.C ends within a radius that grows with it (Theorem 2)"),
         ("ω_W₁", found.omega_w1, "mean W₁ to all: FFGB.L ends within a radius that grows with it (Theorem 3)"),
@@ -142,7 +152,7 @@ def data_heterogeneity(
         "Samples differ by chance, too: --split iid shows how much.",
         sep="\n",
     )
-    if dataset.x.ndim == 2:
+    if tables:
         print("Distances are between columns of unit variance.")
     if found.tv_method != "exact" and (few := sum(n < FEW for n in found.measured)):
         print(f"{few} clients have fewer than {FEW} points: a classifier learns nothing about them, and TV says 0.")

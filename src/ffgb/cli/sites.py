@@ -7,9 +7,10 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
 from rich.console import Console
@@ -29,29 +30,65 @@ Tls = Annotated[
     Path, typer.Option(help="The folder with the server's certificate and the sites' keys; made if it is not there.")
 ]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Do not serve a status page on this machine.")]
+TaskName = Annotated[str | None, typer.Option(help="classification or regression.", show_default="by the target")]
+# of the server
+Clients = Annotated[int | None, typer.Option(help="How many sites take part.", min=1)]
+Options = Annotated[
+    Path | None, typer.Option(help="A TOML file with the options of train.", show_default="train's defaults")
+]
+SharedTarget = Annotated[str | None, typer.Option(help="The column to predict.", show_default="each site's own")]
+Host = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")]
+Port = Annotated[int, typer.Option(help="The port that sites connect to.", min=1, max=65535)]
+NoKeys = Annotated[bool, typer.Option("--insecure", help="No TLS, and any key: on this machine, to try.")]
+Minimum = Annotated[int | None, typer.Option(help="How few sites may answer in a round.", show_default="all", min=1)]
+Deadline = Annotated[float, typer.Option(help="Seconds that a site has to answer.", min=1.0)]
+Patience = Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)]
+Out = Annotated[Path, typer.Option(help="The run directory; what is there goes on.")]
+# of a site
+Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet or NPZ.")]
+Join = Annotated[
+    str | None, typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input.")
+]
+Server = Annotated[str | None, typer.Option(help="HOST:PORT of the server.", show_default="the invitation's")]
+Target = Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")]
+Name = Annotated[
+    str | None, typer.Option(help="What others call this site.", show_default="as invited, or its key's file")
+]
+OwnTls = Annotated[
+    Path | None, typer.Option(help="A folder with the ca.crt of certificates of your own.", show_default=False)
+]
+Key = Annotated[Path | None, typer.Option(help="This site's own key, with --tls.", show_default=False)]
+NoTls = Annotated[bool, typer.Option("--insecure", help="No TLS: on this machine, to try.")]
+ServerOptions = Annotated[
+    Path | None, typer.Option(help="The server's TOML file, to see what it asks for.", show_default="its defaults")
+]
+NoGeometry = Annotated[
+    bool, typer.Option("--no-shared-geometry", help="Refuse to send a Gram matrix, whatever is asked for.")
+]
+Trainings = Annotated[int, typer.Option(help="How many trainings with this server to agree to.", min=1)]
+LeastRows = Annotated[int, typer.Option(help="Fewest rows to train with.", min=1)]
+LeastClass = Annotated[int, typer.Option(help="Fewest rows of each class.", min=1)]
+LeastCell = Annotated[int, typer.Option(help="Fewest rows in a cell of a histogram.", min=1)]
+Log = Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")]
 
 
 @server_app.callback(invoke_without_command=True)
 def server(
     context: typer.Context,
-    clients: Annotated[int | None, typer.Option(help="How many sites take part.", min=1)] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file with the options of train.", show_default="train's defaults")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict.", show_default="each site's own")] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classification or regression.", show_default="by the target")
-    ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port that sites connect to.", min=1, max=65535)] = PORT,
+    clients: Clients = None,
+    config: Options = None,
+    target: SharedTarget = None,
+    task: TaskName = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
     tls: Tls = KEYS,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, and any key: on this machine, to try.")] = False,
-    minimum: Annotated[
-        int | None, typer.Option(help="How few sites may answer in a round.", show_default="all", min=1)
-    ] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds that a site has to answer.", min=1.0)] = 120.0,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)] = 600.0,
-    out: Annotated[Path, typer.Option(help="The run directory; what is there goes on.")] = Path("runs/federation"),
+    insecure: NoKeys = False,
+    minimum: Minimum = None,
+    deadline: Deadline = 120.0,
+    patience: Patience = 600.0,
+    out: Out = Path("runs/federation"),
     no_page: NoPage = False,
     as_json: JSON = False,
 ) -> None:
@@ -131,112 +168,62 @@ def sites(tls: Tls = KEYS) -> None:
 
 @app.command()
 def client(
-    data: Annotated[Path, typer.Option(help="This site's file: CSV, Parquet or NPZ.")],
-    join: Annotated[
-        str | None,
-        typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input."),
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the server.", show_default="the invitation's")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")] = None,
-    task: Annotated[
-        str | None, typer.Option(help="classification or regression.", show_default="by the target")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What others call this site.", show_default="as invited, or its key's file")
-    ] = None,
-    tls: Annotated[
-        Path | None, typer.Option(help="A folder with the ca.crt of certificates of your own.", show_default=False)
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="This site's own key, with --tls.", show_default=False)] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS: on this machine, to try.")] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="The server's TOML file, to see what it asks for.", show_default="its defaults")
-    ] = None,
-    no_geometry: Annotated[
-        bool, typer.Option("--no-shared-geometry", help="Refuse to send a Gram matrix, whatever is asked for.")
-    ] = False,
-    trainings: Annotated[int, typer.Option(help="How many trainings with this server to agree to.", min=1)] = 3,
-    least_rows: Annotated[int, typer.Option(help="Fewest rows to train with.", min=1)] = 10,
-    least_class: Annotated[int, typer.Option(help="Fewest rows of each class.", min=1)] = 1,
-    least_cell: Annotated[int, typer.Option(help="Fewest rows in a cell of a histogram.", min=1)] = 1,
-    log: Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")] = False,
+    data: Data,
+    join: Join = None,
+    server: Server = None,
+    target: Target = None,
+    task: TaskName = None,
+    name: Name = None,
+    tls: OwnTls = None,
+    key: Key = None,
+    insecure: NoTls = False,
+    config: ServerOptions = None,
+    no_geometry: NoGeometry = False,
+    trainings: Trainings = 3,
+    least_rows: LeastRows = 10,
+    least_class: LeastClass = 1,
+    least_cell: LeastCell = 1,
+    log: Log = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     no_page: NoPage = False,
 ) -> None:
     """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
 
     First it shows what will be sent, and asks.  What was not agreed to is not answered.
     """
-    from ffgb.data.sites import Site, hello
+    from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
-    from ffgb.deployment.attendant import Attendant, Least, rehearse
+    from ffgb.deployment.attendant import Attendant, Least
     from ffgb.deployment.board import SiteBoard
-    from ffgb.deployment.keys import check_address, check_name, der, fingerprint, is_loopback
-    from ffgb.deployment.site import Home, attend, connection, inputs_of
+    from ffgb.deployment.keys import check_name
+    from ffgb.deployment.site import Home, inputs_of
 
-    invitation = _invitation(join)
-    address = check_address(server or (invitation.address if invitation else "127.0.0.1:9443"))
-    if invitation is not None and (server is not None or tls is not None or insecure):
-        raise FFGBError("--join says which server it is and how to know it; leave out --server, --tls and --insecure")
-    if not dry_run and invitation is None and tls is None and not insecure and not Home.known(address):
-        raise FFGBError(
-            f"this site has not joined {address}; give the invitation of its operator with --join, "
-            "or certificates of your own with --tls and --key"
-        )
-    if insecure and not is_loopback(address.rpartition(":")[0]):
-        raise FFGBError(f"--insecure is for this machine alone, and {address} is elsewhere; ask for an invitation")
-    if not dry_run and tls is not None and key is None:
-        raise FFGBError("with --tls a site needs its own --key, whose public half the server's operator registers")
+    way = _way(join, server, tls, key, insecure=insecure, dry_run=dry_run)
     settings, target, task = _settings(config, target, task)
-    known = {k: settings[k] for k in ("categories", "rare") if k in settings}
-    called = name or (invitation.name if invitation else _called(address, data, key, insecure or dry_run))
-    site = Site(check_name(called), data.absolute(), target, task, **known)
-    said = site.describe()  # what is wrong with the file is said here, to its owner
-    Least(least_rows, least_class).check(said, site.labels())
-    print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
-          f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
-    home = Home.of(address, site.name)
+    called = name or way.name or _called(way.address, data, key, insecure or dry_run)
+    site = Site(check_name(called), data.absolute(), target, task, **_only(settings, "categories", "rare"))
+    least = Least(least_rows, least_class, least_cell)
+    said = _introduced(site, least)
+    home = Home.of(way.address, site.name)
+    refused = frozenset({"GramOf", "SketchOf"}) if no_geometry else frozenset[str]()
     inputs = inputs_of(data, settings, target, task, site.name, trainings)
-    refused = frozenset({"GramOf", "SketchOf"}) if no_geometry else frozenset()
     agreement = None if dry_run else home.agreed(inputs)
     if agreement is None:
-        rehearsal, agreement = rehearse(site, settings, trainings=trainings)
-        _print_sent(rehearsal, agreement, said, len(hello(site, said)), refused)
+        agreement = _rehearsed(site, said, settings, trainings, refused)
         if dry_run:
             return
-        if not yes and not home.covers(agreement) and not _confirmed(address, trainings):
+        if not (yes or home.covers(agreement) or _confirmed(way.address, trainings)):
             raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
         home.agree(inputs, agreement)
-    console = Console(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
-
-    board = SiteBoard(site.name, address)
     attendant = Attendant(
         *(site, settings, agreement, Ledger(home.ledger)),
         refused=refused,
-        least=Least(least_rows, least_class, least_cell),
+        least=least,
         log=log and log.absolute(),
-        board=board,
+        board=SiteBoard(site.name, way.address),
     )
-    with home.alone(), _stopped() as stop:
-        if invitation is not None and home.join(invitation, stop, say):
-            say(f"joined {address} as {site.name}")
-        node = connection(address, home, tls, key, insecure=insecure)
-        if not insecure:
-            say(f"the fingerprint of this site's key is {fingerprint(der(node.key, 'its key'))}")
-        with _page(board, "site", no_page, say), console.status("starting") as status:
-
-            def state(text: str) -> None:
-                board.state(text)
-                status.update(printable(text)) if console.is_terminal else say(text)
-
-            attendant.say = state
-            attend(node, attendant, stop, say)
+    _attend(way, home, attendant, no_page=no_page)
     print("ffgb: this site has left", file=sys.stderr)
 
 
@@ -247,6 +234,102 @@ def tls_init() -> None:
         "ffgb tls init is gone: a site's key is made at the site, and the server makes its certificate by itself; "
         "run: ffgb server invite NAME"
     )
+
+
+@final
+@dataclass(frozen=True)
+class _Way:
+    """How a site comes to its server: invited, with certificates of its own, or without TLS on this machine."""
+
+    address: str
+    invitation: Any
+    tls: Path | None
+    key: Path | None
+    insecure: bool
+
+    @property
+    def name(self) -> str | None:
+        """The site's name, if its invitation says it."""
+        return None if self.invitation is None else str(self.invitation.name)
+
+    def check(self) -> None:
+        """Raise an FFGBError if the server would not know the site by it."""
+        from ffgb.deployment.site import Home
+
+        if self.tls is not None and self.key is None:
+            raise FFGBError("with --tls a site needs its own --key, whose public half the server's operator registers")
+        if self.invitation is None and self.tls is None and not self.insecure and not Home.known(self.address):
+            raise FFGBError(
+                f"this site has not joined {self.address}; give the invitation of its operator with --join, "
+                "or certificates of your own with --tls and --key"
+            )
+
+
+def _way(
+    join: str | None, server: str | None, tls: Path | None, key: Path | None, *, insecure: bool, dry_run: bool
+) -> _Way:
+    """The way to a server, if there is one; a dry run needs none."""
+    from ffgb.deployment.keys import check_address, is_loopback
+
+    invitation = _invitation(join)
+    address = check_address(server or (invitation.address if invitation else "127.0.0.1:9443"))
+    if invitation is not None and (server is not None or tls is not None or insecure):
+        raise FFGBError("--join says which server it is and how to know it; leave out --server, --tls and --insecure")
+    if insecure and not is_loopback(address.rpartition(":")[0]):
+        raise FFGBError(f"--insecure is for this machine alone, and {address} is elsewhere; ask for an invitation")
+    way = _Way(address, invitation, tls, key, insecure)
+    if not dry_run:
+        way.check()
+    return way
+
+
+def _introduced(site: Any, least: Any) -> Any:
+    """What a site says about its file; what is wrong with it is said here, to its owner."""
+    said = site.describe()
+    least.check(said, site.labels())
+    print(f"site {site.name}: {said.rows:,} rows to train with, {said.test_rows:,} held out, "
+          f"{len(said.columns) or 'image'} columns", file=sys.stderr)  # fmt: skip
+    return said
+
+
+def _rehearsed(site: Any, said: Any, settings: Mapping[str, Any], trainings: int, refused: frozenset[str]) -> Any:
+    """What would be agreed to, after a table of all that would be sent."""
+    from ffgb.data.sites import hello
+    from ffgb.deployment.attendant import rehearse
+
+    rehearsal, agreement = rehearse(site, settings, trainings=trainings)
+    _print_sent(rehearsal, agreement, said, len(hello(site, said)), refused)
+    return agreement
+
+
+def _attend(way: _Way, home: Any, attendant: Any, *, no_page: bool) -> None:
+    """Join the server if that is still to be done, and answer until told to stop."""
+    from ffgb.deployment.keys import der, fingerprint
+    from ffgb.deployment.site import attend, connection
+
+    console = Console(stderr=True)
+
+    def say(text: str) -> None:
+        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+
+    with home.alone(), _stopped() as stop:
+        if way.invitation is not None and home.join(way.invitation, stop, say):
+            say(f"joined {way.address} as {home.name}")
+        node = connection(way.address, home, way.tls, way.key, insecure=way.insecure)
+        if not way.insecure:
+            say(f"the fingerprint of this site's key is {fingerprint(der(node.key, 'its key'))}")
+        with _page(attendant.board, "site", no_page, say), console.status("starting") as status:
+
+            def state(text: str) -> None:
+                attendant.board.state(text)
+                status.update(printable(text)) if console.is_terminal else say(text)
+
+            attendant.say = state
+            attend(node, attendant, stop, say)
+
+
+def _only(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: settings[name] for name in names if name in settings}
 
 
 def _confirmed(address: str, trainings: int) -> bool:

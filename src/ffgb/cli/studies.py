@@ -51,7 +51,7 @@ def compare(
     from ffgb.protocol.costs import UNITS
     from ffgb.runs.config import Config
     from ffgb.studies import plots
-    from ffgb.studies.compare import MOST, Budget, Method
+    from ffgb.studies.compare import Budget, Method
     from ffgb.studies.compare import compare as run_comparison
 
     if len(methods) < 2:
@@ -81,12 +81,19 @@ def compare(
         return
     print_rows([_compared(m) for m in found["methods"]])
     for m in found["methods"]:
-        if m["edge"]:
-            say(f"{m['method']}: the step size is the smallest or largest that was tried; another may be better")
-        if m["capped"]:
-            say(f"{m['method']} was stopped after {MOST:,} rounds, within its budget")
+        _warn_of(m)
     what = f"mean ± standard deviation of {seeds} seeds" if seeds > 1 else "one seed"
     say(f"{what}; models of {found['unit']:,} parameters; all of it in {out}")
+
+
+def _warn_of(method: dict[str, Any]) -> None:
+    """Say what keeps a method's result from being its best."""
+    from ffgb.studies.compare import MOST
+
+    if method["edge"]:
+        say(f"{method['method']}: the step size is the smallest or largest that was tried; another may be better")
+    if method["capped"]:
+        say(f"{method['method']} was stopped after {MOST:,} rounds, within its budget")
 
 
 def _compared(method: dict[str, Any]) -> dict[str, str]:
