@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
@@ -27,12 +27,12 @@ from ffgb.core.functions import Block, Clipped, ClosedSum, Family, Function, Ope
 from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
-from ffgb.errors import FFGBError, missing_extra
+from ffgb.errors import FFGBError, missing_extra, option
 from ffgb.features.basic import TURN, Concatenate, Flatten, Standardize
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
 from ffgb.features.patches import Patches
-from ffgb.features.tables import ObliviousTrees, RankWaves, Steps
+from ffgb.features.tables import Columns, ObliviousTrees, RankWaves, Steps
 from ffgb.files import atomic_write, put, staged
 from ffgb.learners.adapter import Resident
 from ffgb.learners.linear import Linear
@@ -211,7 +211,7 @@ def _table(table: Table, g: Graph) -> str:
 
 @singledispatch
 def features(phi: FeatureMap, g: Graph, x: str, shape: tuple[int, ...]) -> str:
-    raise FFGBError(f"the feature map {type(phi).__name__} has no ONNX form; choose another --map")
+    raise FFGBError(f"the feature map {type(phi).__name__} has no ONNX form; choose another {option('map')}")
 
 
 @features.register
@@ -338,7 +338,9 @@ def _pooled(phi: Patches, g: Graph, images: str) -> str:
 @features.register
 def _(phi: Encoder, g: Graph, x: str, shape: tuple[int, ...]) -> str:
     if not len(phi.onnx):
-        raise FFGBError(f"the encoder {phi.name} is Python code; export it to ONNX, and train with --map FILE.onnx")
+        raise FFGBError(
+            f"the encoder {phi.name} is Python code; export it to ONNX, and train with {option('map', 'FILE.onnx')}"
+        )
     onnx = _onnx()
     inner = onnx.load_model_from_string(phi.file)
     if any(o.domain in ("", "ai.onnx") and o.version != OPSET for o in inner.opset_import):
@@ -618,6 +620,18 @@ def _given(model: Model, raw: Mapping[str, Array]) -> dict[str, Array]:
 # Rows to try a file on
 
 
+def _cuts(columns: Iterable[Columns], f: Function) -> dict[int, Array]:
+    """Where maps and trees cut an input, by input; nothing for those that they do not cut."""
+    cuts = defaultdict[int, list[Array]](list)
+    for table in columns:
+        for j, count in enumerate(table.count):
+            cuts[j].append(table.cuts[j, :count])
+    for j, threshold in _thresholds(f):
+        cuts[j].append(threshold)
+    merged = {j: np.unique(np.concatenate(found).astype(np.float64)) for j, found in cuts.items()}
+    return {j: found for j, found in merged.items() if len(found)}
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _Places:
@@ -634,25 +648,18 @@ class _Places:
 
     @staticmethod
     def of(model: Model) -> _Places:
-        inputs = int(np.prod(model.shape))
-        mean, spread, cuts = np.zeros(inputs), np.ones(inputs), defaultdict[int, list[Array]](list)
-        binary: set[int] = set()
-        scaled = False
-        for phi in _maps(model.family.features):
+        inputs, maps = int(np.prod(model.shape)), list(_maps(model.family.features))
+        mean, spread, scaled = np.zeros(inputs), np.ones(inputs), False
+        for phi in maps:
             if isinstance(phi, Standardize) and isinstance(phi.inner, Flatten):
                 scaled, mean, spread = True, phi.mean, np.where(np.isfinite(phi.scale), phi.scale, 1.0)
-            if isinstance(phi, Steps | ObliviousTrees | RankWaves):
-                for j, count in enumerate(phi.columns.count):
-                    cuts[j].append(phi.columns.cuts[j, :count])
-                binary.update(int(j) for unit in phi.columns.units if len(unit) > 1 for j in unit)
-        for j, threshold in _thresholds(model.f):
-            cuts[j].append(threshold)
-        merged = {j: np.unique(np.concatenate(found).astype(np.float64)) for j, found in cuts.items()}
-        merged = {j: found for j, found in merged.items() if len(found)}
+        columns = [phi.columns for phi in maps if isinstance(phi, Steps | ObliviousTrees | RankWaves)]
+        binary = frozenset(int(j) for table in columns for unit in table.units if len(unit) > 1 for j in unit)
+        cuts = _cuts(columns, model.f)
         if not scaled:
-            for j, found in merged.items():
+            for j, found in cuts.items():
                 mean[j], spread[j] = np.median(found), float(np.std(found)) or max(1.0, abs(float(found[0])))
-        return _Places(mean, spread, merged, frozenset(binary), scaled or bool(merged))
+        return _Places(mean, spread, cuts, binary, scaled or bool(cuts))
 
     def draw(self, j: int, rows: int, rng: np.random.Generator) -> Array:
         """Numbers of one input, float32: in its range, at the places where the model jumps, and right beside them."""
