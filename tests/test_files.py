@@ -59,7 +59,7 @@ def test_what_cannot_be_written_leaves_what_was_there(
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((os, "fsync") if fails == "staged" else (Path, "replace")), broken)
+    monkeypatch.setattr("os.fsync" if fails == "staged" else "pathlib.Path.replace", broken)
     with pytest.raises(OSError, match="No space left"):
         atomic_write(path, b"after")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.json": b"before"}

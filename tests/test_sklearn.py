@@ -78,7 +78,10 @@ CHECKED = [FFGBClassifier(), FFGBRegressor(), FFGBClassifier(learner=CART, round
 ROWS = {"check_sample_weight_equivalence_on_dense_data": "maps and ridges count rows, whatever these weigh"}
 
 
-@parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: ROWS)
+checks: pytest.MarkDecorator = parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: ROWS)
+
+
+@checks
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
     if "check_array_api_input" in str(check):
         return  # the next test: it needs a process of its own
@@ -154,6 +157,7 @@ def test_equals_federate_to_the_bit() -> None:
     parts = [names == name for name in ("east", "north", "south")]
     fitted = FFGBRegressor(**algorithm).fit(x, y, clients=names)
     target = fitted.model_.job.target  # an estimator scales its targets
+    assert target is not None
     some = [(x[rows].astype(np.float32), target.encode(y[rows])) for rows in parts]
     state, _ = federate(some, Tree(Flatten(10), 1, depth=2), Square(1), FFGB(Constant(0.3), K=2), rounds=4)
     assert_same(arrays(fitted), state.f.tensors())
@@ -677,7 +681,10 @@ def test_stores_go_with_the_last_that_refers_to_them() -> None:
     before = len(adapter._stores)
     classifier = FFGBClassifier(learner=CART, rounds=2, warm_start=True).fit(x, y)
     assert len(adapter._stores) == before + 1
-    fitted = weakref.ref(classifier.model_.family._members.fitted[0])
+    family = classifier.model_.family
+    assert isinstance(family, Adapter)
+    fitted = weakref.ref(family._members.fitted[0])
+    del family
     copied = pickle.loads(pickle.dumps(classifier))
     assert len(adapter._stores) == before + 2  # a store of its own
     classifier.set_params(rounds=3).fit(x, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes, load_wine, make_friedman1
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.core.functions import ClosedSum, OnPoints
+from ffgb.core.functions import ClosedSum, OnPoints, OpenSum
 from ffgb.core.losses import CrossEntropy, Logistic, Square
 from ffgb.core.oracles import Answer, Oracle, contraction
 from ffgb.core.schedules import Constant, Power, Theorem
@@ -78,7 +78,8 @@ def test_two_clients_of_two_points_by_hand() -> None:
         parts, Linear(Flatten(1), 1, ridge=0.0, intercept=0.0), Square(), FFGB(Constant(0.5), 2, 0.2, residual=False), 1
     )
     w0, w1 = 0.9 * 0.3 - 0.5 * project([1, 2], [-0.7, -0.4]), 0.9 * 2.0 - 0.5 * project([1, 1], [-1, -3])
-    assert state.f.parameters["weight"][0, 0] == pytest.approx((w0 + w1) / 2)  # type: ignore[attr-defined]
+    assert isinstance(state.f, ClosedSum)
+    assert state.f.parameters["weight"][0, 0] == pytest.approx((w0 + w1) / 2)
 
 
 @final
@@ -90,12 +91,12 @@ class SameTies(np.random.RandomState):
 
     def __init__(self, seed: int) -> None:
         super().__init__(0)
-        self.seed, self.t = seed, 0
+        self.ours, self.t = seed, 0
 
-    def randint(self, *args: int) -> int:  # type: ignore[override]
-        ours = int(stream(self.seed, "client", self.t, 0).integers(2**31))
+    def randint(self, *args: Any, **more: Any) -> Any:
+        ours = int(stream(self.ours, "client", self.t, 0).integers(2**31))
         self.t += 1
-        return np.random.RandomState(ours).randint(*args)
+        return np.random.RandomState(ours).randint(*args, **more)
 
 
 @pytest.mark.parametrize("name", ["diabetes", "wine", "friedman"])
@@ -133,8 +134,10 @@ def test_the_increment_has_the_weights_of_the_closed_form() -> None:
     algorithm = FFGB(Power(1.0), K=3, mu=0.3)
     state, _ = run([(x, y)], Tree(Flatten(4), 3, depth=2), CrossEntropy(3), algorithm, 2)
     eta = [algorithm.eta(k, 1) for k in (1, 2, 3)]
-    expected = [-eta[k] * np.prod([1 - 0.3 * e for e in eta[k + 1 :]]) for k in range(3)]
-    np.testing.assert_allclose(state.updates[1].increment.blocks[0].weights, expected)  # type: ignore[attr-defined]
+    expected = np.array([-eta[k] * np.prod([1 - 0.3 * e for e in eta[k + 1 :]]) for k in range(3)])
+    increment = state.updates[1].increment
+    assert isinstance(increment, OpenSum)
+    np.testing.assert_allclose(increment.blocks[0].weights, expected)
     assert state.updates[1].decay == pytest.approx(np.prod([1 - 0.3 * e for e in eta]))
     assert state.f.terms == 6
 
@@ -151,7 +154,7 @@ def test_residual_and_iterates_stay_within_the_lemmas_bounds(seed: int, gamma: f
 
     f = rng.standard_normal((8, 3))
     f *= min(1.0, 2 * G / (gamma * mu) / norm(f))
-    g, notes = FFGB(Theorem(mu), K, mu).client(t, OnPoints(1.0, values_family.zero(), f), y, loss, oracle, rng)  # type: ignore[arg-type]
+    g, notes = FFGB(Theorem(mu), K, mu).client(t, OnPoints(1.0, values_family.zero(), f), y, loss, oracle, rng)
     assert norm(g.values) <= 2 * G / (gamma * mu) * (1 + 1e-9)
     for query in oracle.queries:
         # Δ^k = (1 − γ) · query^k, and query^k = Δ^{k-1} + gradient
@@ -181,7 +184,7 @@ def test_with_the_residual_ffgb_finds_the_minimum_and_without_it_another_functio
         f = np.zeros((points, 3))
         for t in range(T):
             at = OnPoints(1.0, values_family.zero(), f)
-            f = np.mean([algorithm.client(t, at, y, loss, oracle, rng)[0].values for y in labels], axis=0)  # type: ignore[arg-type]
+            f = np.mean([algorithm.client(t, at, y, loss, oracle, rng)[0].values for y in labels], axis=0)
         errors[residual] = float(np.square(f - f_star).sum(axis=1).mean())
     assert errors[True] < 0.01
     assert errors[False] > 20 * errors[True]

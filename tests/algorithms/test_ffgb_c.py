@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC, least_ball, radii
-from ffgb.core.functions import Block, Clipped, Family, OnPoints, OpenSum
+from ffgb.core.functions import Block, Clipped, Family, Function, OnPoints, OpenSum
 from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.core.oracles import Answer, Oracle, contraction, sup
 from ffgb.core.points import Points
@@ -254,20 +254,21 @@ def test_a_ball_that_is_too_small_for_the_theorem_is_warned_of_once(
 
 def test_a_ball_becomes_too_small_in_the_round_whose_gamma_needs_a_larger(caplog: pytest.LogCaptureFixture) -> None:
     algorithm = FFGBC(Constant(1.0), mu=0.1, B=100.0).prepared(Any, Any, Logistic(), np.zeros(1), np.ones(1))  # type: ignore[arg-type]
+    assert isinstance(algorithm, FFGBC)
     family = Tree(Flatten(1), 1, depth=1)
 
     def terms(*gammas: float) -> OpenSum:
         found = np.array([radii(gamma, 1.0)[1] for gamma in gammas])
         return OpenSum(family, (Block({}, np.ones(len(found)), found),))
 
-    f = OpenSum(family, ())
+    f: Function = OpenSum(family, ())
     for gammas, needed in (((0.5, 0.9), None), ((0.8, 0.1), "200"), ((0.05,), None), ((0.5,), None)):
         mean = terms(*gammas)
         assert algorithm.pooled(f, mean, 1.0) is mean
         said = warned(caplog)
         assert len(said) == (needed is not None)
         assert needed is None or (f"2G/(μγ) = {needed}," in said[0] and "γ = 0.1" in said[0])
-        f = f * 0.5 + mean  # type: ignore[assignment]
+        f = f * 0.5 + mean
     algorithm.pooled(OpenSum(family, ()), terms(0.0), 1.0)  # γ ≤ 0 promises nothing that a ball could keep
     assert not warned(caplog)
 

@@ -209,7 +209,7 @@ def test_bad_labels_and_settings_are_refused(caplog: pytest.LogCaptureFixture) -
     family, good = Linear(Flatten(1), 1), [(np.arange(4, dtype=np.float32)[:, None], np.array([0.0, 1.0, 2.0, 3.0]))]
     for L in ("max", 5.0):
         with pytest.raises(FFGBError, match="1 pairs of equal points have different labels"):
-            federate(clash(), family, Square(), FFGBL(L), 1)  # type: ignore[arg-type]
+            federate(clash(), family, Square(), FFGBL(L), 1)
     with caplog.at_level(logging.WARNING):
         federate(clash(), family, Square(), FFGBL("auto"), 1)  # a repair that is stated
     assert "goes between them" in caplog.text
@@ -222,6 +222,7 @@ def test_bad_labels_and_settings_are_refused(caplog: pytest.LogCaptureFixture) -
         federate([(good[0][0], np.array([0, 1, 0, 1]))], family, Logistic(), FFGBL(1.0), 1)
     with pytest.raises(FFGBError, match="Tree has no Lipschitz fit"):
         federate(good, Tree(Flatten(1), 1, depth=2), Square(), FFGBL(1.0), 1)
-    for bad in ({"L": 0.0}, {"L": "min"}, {"K": 0}, {"rounds": 0}, {"extension": "upper"}):
+    wrong: list[dict[str, Any]] = [{"L": 0.0}, {"L": "min"}, {"K": 0}, {"rounds": 0}, {"extension": "upper"}]
+    for bad in wrong:
         with pytest.raises(FFGBError):
-            FFGBL(**{"L": 1.0, **bad})
+            FFGBL(**({"L": 1.0} | bad))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist, pdist
 
-from ffgb.algorithms import Algorithm
+from ffgb.algorithms import Functional
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC, least_ball
 from ffgb.algorithms.ffgb_l import FFGBL
@@ -160,7 +160,7 @@ def test_bounds_of_theorem_1_hold_for_any_oracle(seed: int, gamma: float, K: int
 
 
 def rounds(
-    algorithm: Algorithm,
+    algorithm: Functional,
     family: Table,
     owns: Sequence[Array],
     ys: Sequence[Array],

@@ -101,7 +101,8 @@ def test_mime_by_hand() -> None:
 
 def gradient(w: Array, x: Array, y: Array) -> Array:
     z = np.c_[x, np.ones(len(x))].astype(np.float64)
-    return z.T @ (z @ w - y) / len(y)
+    mean: Array = z.T @ (z @ w - y) / len(y)
+    return mean
 
 
 Chosen = Callable[[int], list[int]]
@@ -227,7 +228,9 @@ def families() -> list[Any]:
     [FedAvg(0.3, batch=50), FedProx(0.3, batch=50), Scaffold(0.3, batch=50), Mime(0.3, batch=50, momentum=0.0)],
     ids=lambda a: type(a).__name__,
 )
-def test_one_client_with_one_step_is_plain_gradient_descent_to_the_bit(family: Family, algorithm: Parametric) -> None:
+def test_one_client_with_one_step_is_plain_gradient_descent_to_the_bit(
+    family: Linear | MLP, algorithm: Parametric
+) -> None:
     rng = np.random.default_rng(0)
     x, y, loss = rng.standard_normal((20, 6)).astype(np.float32), rng.integers(0, 3, 20), CrossEntropy(3)
     rounds = 5 * algorithm.phases

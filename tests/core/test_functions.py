@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 import pytest
@@ -23,12 +23,13 @@ from ffgb.core.functions import (
     from_tensors,
 )
 from ffgb.core.maps import FeatureMap
-from ffgb.core.types import Parameters
+from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
 from ffgb.learners.trees import Tree
 
 D, C = 3, 2
+Terms: TypeAlias = list[tuple[float, Array]]  # coefficients and weights
 
 
 @final
@@ -64,7 +65,7 @@ terms = st.lists(st.tuples(small, weights), min_size=1, max_size=40)
 
 
 @given(terms, st.integers(0, 2**32 - 1))
-def test_a_closed_sum_equals_the_open_sum_of_the_same_terms(some: list, seed: int) -> None:
+def test_a_closed_sum_equals_the_open_sum_of_the_same_terms(some: Terms, seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal((7, D)).astype(np.float32)
     closed: Function = family.zero()
     opened: Function = OpenSum(family, ())
@@ -78,7 +79,7 @@ def test_a_closed_sum_equals_the_open_sum_of_the_same_terms(some: list, seed: in
 
 
 @given(terms, st.lists(st.floats(0.1, 3), min_size=40, max_size=40))
-def test_averages_agree_in_both_representations(some: list, p: list[float]) -> None:
+def test_averages_agree_in_both_representations(some: Terms, p: list[float]) -> None:
     x = np.eye(D, dtype=np.float32)
     expected = sum(q * a * w for q, (a, w) in zip(p, some, strict=False)) / sum(p[: len(some)])
     for functions in (
@@ -175,6 +176,7 @@ def test_on_points_keeps_the_formal_sum_and_the_values_in_step() -> None:
 def test_sums_share_their_blocks() -> None:
     a, b = open_member(np.ones((D, C))), open_member(np.ones((D, C)))
     total = (a + b) * 0.5
+    assert isinstance(total, OpenSum)
     assert total.blocks[0].stack["weight"] is a.blocks[0].stack["weight"]
     assert dataclasses.is_dataclass(total)
 
@@ -190,7 +192,7 @@ def test_sums_share_their_blocks() -> None:
         ({"weights": np.ones((2, 1))}, "weights are not"),
     ],
 )
-def test_arrays_that_describe_no_function_are_refused(change: dict, words: str) -> None:
+def test_arrays_that_describe_no_function_are_refused(change: dict[str, Array], words: str) -> None:
     tensors = (open_member(np.ones((D, C))) + open_member(np.ones((D, C)))).tensors()
     assert from_tensors(family, tensors).terms == 2
     with pytest.raises(FFGBError, match=words):

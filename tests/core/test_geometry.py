@@ -266,6 +266,7 @@ def test_the_freedom_is_that_of_the_hat_matrix() -> None:
     geometry = share_geometry(asked([x]), Flatten(4), "exact", 0.2)
     z = np.hstack([x, np.ones((50, 1))]).astype(np.float64)
     h = z @ geometry.solve(z.T) / 50
+    assert geometry.freedom is not None
     assert geometry.freedom == pytest.approx(np.trace(h) ** 2 / np.trace(h @ h), rel=1e-4)
     # and that is how much of pure noise an answer explains
     phi = rng.standard_normal((50, 4000))

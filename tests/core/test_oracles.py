@@ -52,6 +52,7 @@ class Stubborn(ClosedFamily):
 def ask(answer: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
     z = np.zeros((len(phi), 1))
     h, _, gamma, _ = WO2(Stubborn(phi.shape[1], answer), z)(phi, np.random.default_rng(0))
+    assert gamma is not None
     return h.values, gamma, h.increment.evaluate(z)
 
 
@@ -102,6 +103,7 @@ def test_least_squares_families_always_contract(seed: int, n: int, ridge: float)
     x, phi = rng.standard_normal((n, 4)).astype(np.float32), rng.standard_normal((n, 2))
     for family in (Linear(Flatten(4), 2, ridge), Tree(Flatten(4), 2, depth=2)):
         h, _, gamma, _ = WO2(family, family.features(x))(phi, rng)
+        assert gamma is not None
         assert 0.0 <= gamma <= 1.0
         assert np.linalg.norm(h.values - phi) <= (1 - gamma) * np.linalg.norm(phi) + 1e-12
 

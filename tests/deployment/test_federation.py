@@ -31,7 +31,7 @@ def node(folder: Path, i: int, **more: Any) -> dict[str, Any]:
     return {"data": str(folder / f"{name}.csv"), "name": name, "config": str(folder / "run.toml"), **more}
 
 
-def job(folder: Path, **more: Any) -> dict[str, str]:
+def job(folder: Path, **more: Any) -> dict[str, Any]:
     settings = {**LINEAR, "rounds": 3}
     return {
         "job": json.dumps({"clients": 3, "out": str(folder / "run"), "target": "digit", "settings": settings, **more})

@@ -336,12 +336,12 @@ def test_rounded_increments_are_the_same_for_everyone(job: str, precision: str) 
 def test_rounded_increments_take_fewer_bytes(precision: str, share: float) -> None:
     rng = np.random.default_rng(0)
     clients = [(rng.standard_normal((20, 50)).astype(np.float32), rng.integers(0, 3, 20)) for _ in range(3)]
+    family = MLP(Flatten(50), 3, hidden=(64, 64), steps=5)
     used = []
     for p in ("float32", precision):
         with InProcess([Holding(x, y) for x, y in clients]) as engine:
             server = Server(engine, [20] * 3, precision=p)
-            family = MLP(Flatten(50), 3, hidden=(64, 64), steps=5)
-            state = server.start(FFGB(Power(8.0), K=2), lambda ask, family=family: (family, None), CrossEntropy(3))
+            state = server.start(FFGB(Power(8.0), K=2), lambda ask: (family, None), CrossEntropy(3))
             used.append(next(server.rounds(state, 1))[1])
     for way in ("bytes_up", "bytes_down"):
         assert used[1][way] / used[0][way] == pytest.approx(share, abs=0.05)

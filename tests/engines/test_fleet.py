@@ -182,17 +182,19 @@ def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path
 
     north = NodeProto(node_id=here.nodes["north"])
     own = NodeProto(node_id=here.nodes["east"])
-    for path, request in {
+    of_another: dict[str, Any] = {
         "pull-messages": PullMessagesRequest(node=north),
         "send-node-heartbeat": SendNodeHeartbeatRequest(node=north, heartbeat_interval=10),
         "pull-object": PullObjectRequest(node=north, run_id=1, object_id="x"),
-    }.items():
+    }
+    for path, request in of_another.items():
         assert here.post(f"/v1/fleet/{path}", request.SerializeToString(), here.headers(east)).status_code == 401
     # its own number, and things that are not its own
-    for path, request in {
+    not_its_own: dict[str, Any] = {
         "pull-object": PullObjectRequest(node=own, run_id=1, object_id="x"),
         "push-object": PushObjectRequest(node=own, run_id=1, object_id="x", object_content=b"y"),
-    }.items():
+    }
+    for path, request in not_its_own.items():
         assert here.post(f"/v1/fleet/{path}", request.SerializeToString(), here.headers(east)).status_code == 403
     assert here.post("/v1/fleet/push-messages", b"", here.headers(east)).status_code == 401
     pushed = PushMessagesRequest(node=own).SerializeToString()

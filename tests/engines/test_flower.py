@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from ffgb.core.moments import MomentsOf
+from ffgb.core.types import Array
 from ffgb.core.weighting import Weighting
 from ffgb.data.files import load_sites
 from ffgb.data.sites import Schema, Site, hello, met
@@ -395,7 +396,7 @@ def test_a_site_does_what_it_is_asked_and_no_more(files: list[Path]) -> None:
     schema = Schema.of({"east": attendant.site.describe()}, "kind")
     text = schema.to_json().encode()
     common = {"training": "t", "schema": hashlib.sha256(text).hexdigest(), "seed": 0, "clients": [0]}
-    points = {"x": np.zeros((5, 4), np.float32), "y": np.zeros(5, np.int64)}
+    points: dict[str, Array] = {"x": np.zeros((5, 4), np.float32), "y": np.zeros(5, np.int64)}
     other = encode(FFGBMessage("host", client=0, tensors=points))
     data, answered = attendant.answer({"message": other, "schema": text}, common)
     assert (data, list(answered)) == ({}, ["failed"])
@@ -403,7 +404,7 @@ def test_a_site_does_what_it_is_asked_and_no_more(files: list[Path]) -> None:
     assert attendant.resident is not None
     assert len(attendant.resident.host.clients[0].points) == schema.rows[0]
     # what goes wrong here is seen here: a traceback has paths in it, and may have values
-    attendant.resident.host.clients[0].answer = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    attendant.resident.host.clients[0].answer = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
     moments = MomentsOf(None, np.zeros(1), np.ones(1))
     question = encode(Asked(moments, Weighting(float(schema.rows[0]))).message())
     data, _ = attendant.answer({"message": question}, common)
@@ -507,8 +508,11 @@ def test_numbers_to_predict_are_not_told(tmp_path: Path) -> None:
     path.write_text("x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(30)))
     assert Site("a", path, "y").describe().classes == (0.0, 1.0, 2.0)
     said = Site("a", path, "y").describe()
-    for bad in ({"rows": -1}, {"kind": "rows"}, {"columns": {1: said.columns["x"]}}, {"shape": (3,)},
-                {"classes": ("a",)}, {"columns": {}}):  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        *({"rows": -1}, {"kind": "rows"}, {"columns": {1: said.columns["x"]}}),
+        *({"shape": (3,)}, {"classes": ("a",)}, {"columns": {}}),
+    ]
+    for bad in wrong:
         with pytest.raises(FFGBError, match="a site"):
             dataclasses.replace(said, **bad).check()
 

@@ -82,7 +82,7 @@ def questions(log: Log) -> list[str]:
     return digests
 
 
-KIND = {
+KIND: dict[str, type[FeatureMap]] = {
     "inputs": Standardize,
     "steps": Steps,
     "waves": RankWaves,

@@ -251,7 +251,8 @@ def written(file: Path, batch: int | str, **more: Any) -> Encoder:
 
 
 def tiny(x: Array) -> Array:
-    return np.maximum(x.reshape(len(x), 6).astype(float) @ W + B, 0.0)
+    values: Array = np.maximum(x.reshape(len(x), 6).astype(float) @ W + B, 0.0)
+    return values
 
 
 @pytest.mark.parametrize("batch", ["n", 4, 1])
@@ -280,7 +281,8 @@ def test_a_recipe_carries_the_file(batch: int | str, tmp_path: Path) -> None:
 
 
 def test_files_of_other_content_have_other_fingerprints(tmp_path: Path) -> None:
-    one, again, other = (written(tmp_path / f"{k}.onnx", b) for k, b in enumerate(("n", "n", 4)))
+    batches: list[int | str] = ["n", "n", 4]
+    one, again, other = (written(tmp_path / f"{k}.onnx", b) for k, b in enumerate(batches))
     assert one.fingerprint != other.fingerprint
     assert one.fingerprint != again.fingerprint  # they have names of their own
     np.testing.assert_array_equal(one.onnx, again.onnx)

@@ -121,7 +121,7 @@ def test_different_kinds_of_maps_have_different_fingerprints() -> None:
 
 def test_arrays_of_the_same_bytes_but_other_shapes_or_types_are_different() -> None:
     ones = np.ones(4, np.float32)
-    variants = [ones, ones.reshape(2, 2), ones.view(np.int32), ones.view(np.float64), -ones, np.ones(4)]
+    variants: list[Array] = [ones, ones.reshape(2, 2), ones.view(np.int32), ones.view(np.float64), -ones, np.ones(4)]
     assert len({Standardize(Flatten(4), array, np.ones(4)).fingerprint for array in variants}) == len(variants)
     swapped = Standardize(Flatten(4), np.zeros(4), np.ones(4)), Standardize(Flatten(4), np.ones(4), np.zeros(4))
     assert swapped[0].fingerprint != swapped[1].fingerprint
@@ -242,7 +242,8 @@ class CountedAfter(After):
 
     def after(self, z: Array) -> Array:
         self.calls.append(len(z))
-        return np.square(z)
+        squared: Array = np.square(z)
+        return squared
 
 
 @pytest.fixture

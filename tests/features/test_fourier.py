@@ -16,11 +16,13 @@ Array = np.ndarray
 
 
 def gaussian(x: Array, sigma: float) -> Array:
-    return np.exp(-np.square(x[:, None] - x[None]).sum(axis=2) / (2 * sigma**2))
+    values: Array = np.exp(-np.square(x[:, None] - x[None]).sum(axis=2) / (2 * sigma**2))
+    return values
 
 
 def laplace(x: Array, sigma: float) -> Array:
-    return np.exp(-np.abs(x[:, None] - x[None]).sum(axis=2) / sigma)
+    values: Array = np.exp(-np.abs(x[:, None] - x[None]).sum(axis=2) / sigma)
+    return values
 
 
 def arc_cosine(x: Array, sigma: float) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ffgb.core.points import Points
-from ffgb.core.questions import Here
+from ffgb.core.questions import Here, Question
 from ffgb.core.seeds import stream
 from ffgb.core.types import Tensors
 from ffgb.errors import DivergedError, FFGBError
@@ -225,7 +225,8 @@ def images() -> Array:
     rng = np.random.default_rng(0)
     at = np.arange(18)
     waves = [np.cos(rng.normal(0, 0.7) * at[:, None] + rng.normal(0, 0.7) * at + rng.uniform(0, 6)) for _ in range(160)]
-    return np.array(waves).reshape(80, 2, 18, 18).sum(axis=1, keepdims=True).astype(np.float32)
+    sums: Array = np.array(waves).reshape(80, 2, 18, 18).sum(axis=1, keepdims=True).astype(np.float32)
+    return sums
 
 
 def test_what_is_learned_is_as_described(images: Array) -> None:
@@ -239,7 +240,9 @@ def test_what_is_learned_is_as_described(images: Array) -> None:
     assert features.grid.contrast == pytest.approx(CONTRAST * float(images.std()), rel=1e-5)
     # whitening: the covariance's inverse root, the eigenvalues raised
     mean, covariance = log[0][1]
-    whitening = log[1][0].whitening
+    step = log[1][0]
+    assert isinstance(step, NearestSums)
+    whitening = step.whitening
     np.testing.assert_allclose(whitening @ (covariance + WHITENING * np.eye(36)) @ whitening.T, np.eye(36), atol=1e-3)
     # filters: the centres after the last step, whitened
     sums = log[-1][1]
@@ -253,7 +256,7 @@ def test_every_step_of_k_means_comes_nearer(images: Array) -> None:
     log: Log = []
     parts = split(images, 3)
     learned(parts, 64, seed=5, log=log, iterations=6)
-    steps = [question for question, _ in log[1:]]
+    steps = [question for question, _ in log[1:] if isinstance(question, NearestSums)]
     assert len(steps) == 6
     white = (drawn(steps[0].grid, parts, steps[0].each, 5).astype(float) - steps[0].mean) @ steps[0].whitening
     distances = []
@@ -270,7 +273,7 @@ def test_a_centre_nearest_to_no_patch_stays() -> None:
     log: Log = []
     features = learned([x], 160, log=log)
     assert np.isfinite(features.filters).all()
-    first, last = log[1][0].centres, log[-1][0].centres
+    first, last = (step.centres for step, _ in (log[1], log[-1]) if isinstance(step, NearestSums))
     idle = ~np.any([total.any(axis=1) for _, total in log[1:]], axis=0)
     assert idle.sum() >= 10
     np.testing.assert_allclose(last[idle], first[idle], atol=1e-6)
@@ -282,7 +285,9 @@ def test_small_images_have_small_patches_and_few_points_are_drawn_from_often() -
     features = learned([x], 8, log=log)
     assert features.grid.size == 3
     assert features.filters.shape == (27, 1)
-    assert log[0][0].each == 6 * 7  # at most as many as there are
+    question = log[0][0]
+    assert isinstance(question, PatchMoments)
+    assert question.each == 6 * 7  # at most as many as there are
     assert np.isfinite(features(x)).all()
     assert learned([x], 1).dimension == 8  # one filter at least
 
@@ -378,9 +383,10 @@ def test_the_map_and_its_questions_come_back_from_their_recipes(images: Array) -
     images = images[:8]
     features = learned([images], 16, log=log)
     points = Points(0, images, np.zeros(len(images)))
-    for thing in (features, *(question for question, _ in log)):
+    things: list[Patches | Question] = [features, *(question for question, _ in log)]
+    for thing in things:
         recipe, arrays = describe(thing)
-        again = build(json.loads(json.dumps(recipe)), arrays)
+        again: Any = build(json.loads(json.dumps(recipe)), arrays)
         if isinstance(thing, Patches):
             assert again.fingerprint == thing.fingerprint
             np.testing.assert_array_equal(again(images[:4]), thing(images[:4]))

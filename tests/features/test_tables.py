@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def seen(x: Array, names: Sequence[str] = (), clients: int = 3, seed: int = 0) -
 
 def column(kind: str, n: int = N, seed: int = 0) -> Array:
     rng = np.random.default_rng(seed)
-    values = {
+    values: dict[str, Callable[[], Array]] = {
         "normal": lambda: rng.standard_normal(n),
         "lognormal": lambda: rng.lognormal(0.0, 2.0, n),
         "cauchy": lambda: rng.standard_cauchy(n),
@@ -391,7 +391,8 @@ def test_inner_products_of_waves_are_the_kernel_of_the_docstring() -> None:
     d = np.abs(x[:, None] - x[None]).astype(np.float64)  # on [0, 1] with even thresholds ranks are the values
 
     def kernel(some: tuple[int, ...]) -> Array:
-        return np.exp(-np.linalg.norm(d[:, :, list(some)], axis=2) / 0.25)
+        k: Array = np.exp(-np.linalg.norm(d[:, :, list(some)], axis=2) / 0.25)
+        return k
 
     pairs = np.mean([kernel(pair) for pair in itertools.combinations(range(3), 2)], axis=0)
     np.testing.assert_allclose(z @ z.T, 0.5 * pairs + 0.5 * kernel((0, 1, 2)), atol=0.06)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +243,11 @@ def test_what_is_projected_onto_a_ball_is_projected_onto_it_again(tmp_path: Path
     settings: dict[str, Any] = {"algorithm": "ffgb-c", "bound": 0.05, "learner": "mlp", "oracle_steps": 20}
     train(Config(data="wine", clients=3, rounds=2, **settings), tmp_path / "run", workers=0)
     run, x = Run.open(tmp_path / "run"), load_data(Config(data="wine")).x_test
-    for name, made in (
-        ("distilled", lambda out: distill_run(run, out, steps=300)),
-        ("reweighted", lambda out: reweight_run(run, out, rounds=2)),
-    ):
+    ways: dict[str, Callable[[Path], object]] = {
+        "distilled": lambda out: distill_run(run, out, steps=300),
+        "reweighted": lambda out: reweight_run(run, out, rounds=2),
+    }
+    for name, made in ways.items():
         out = tmp_path / f"{name}.safetensors"
         made(out)
         assert np.abs(Model.load(out).decision(x)).max() == pytest.approx(0.05)

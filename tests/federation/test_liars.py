@@ -262,7 +262,7 @@ def test_a_lie_in_set_up_is_named_once_and_its_client_left_out(lie: str, caplog:
     kind, change, words = SETUP_LIES[lie]
     asked = []
 
-    def fault(question: Message, i: int, answer: bytes) -> bytes:
+    def fault(question: Message, i: int, answer: bytes) -> bytes | None:
         if i == LIAR:
             asked.append((question.kind, question.round))
         return asked_about(kind, change)(question, i, answer)
@@ -466,9 +466,9 @@ def test_rounds_are_sampled_among_those_that_were_not_refused() -> None:
     lie = asked_about("GramOf", tensors(gram=lambda g: -g))
     asked: list[int] = []
 
-    def fault(question: Message, i: int, answer: bytes) -> bytes:
+    def fault(question: Message, i: int, answer: bytes) -> bytes | None:
         asked.extend([i] if is_about(question, "GradientOf") else [])
-        return lie(question, i, answer)  # type: ignore[return-value]
+        return lie(question, i, answer)
 
     _, lines = run(Faulty(holdings(), fault), "shared", 8, minimum=2, participation=3)
     assert LIAR not in asked
@@ -480,9 +480,9 @@ def test_the_held_out_rows_of_a_refused_site_are_not_asked_about() -> None:
     asked: set[tuple[str, int]] = set()
     lie = asked_about("GramOf", tensors(gram=lambda g: -g))
 
-    def fault(question: Message, i: int, answer: bytes) -> bytes:
+    def fault(question: Message, i: int, answer: bytes) -> bytes | None:
         asked.add((question.kind, i))
-        return lie(question, i, answer)  # type: ignore[return-value]
+        return lie(question, i, answer)
 
     algorithm, learner = JOBS["shared"]
     parts = [*holdings(), holdings()[0]]
@@ -545,7 +545,8 @@ def test_totals_that_no_learner_can_be_made_of_are_an_error_in_a_sentence() -> N
 
 def gram_of(x: Array) -> Array:
     centred = x - x.mean(axis=0)
-    return (centred.T @ centred / len(x)).astype(np.float32)
+    gram: Array = (centred.T @ centred / len(x)).astype(np.float32)
+    return gram
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -577,7 +578,8 @@ def turned(sketch: Array) -> Array:
     """Of no symmetric matrix: half of it is a rotation, which no quadratic form sees."""
     omega = random_basis(4, 3, 0)
     rotation = omega @ np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    return np.rint(0.3 * sketch + 0.3 * np.abs(sketch).max() * rotation).astype(np.int32)
+    changed: Array = np.rint(0.3 * sketch + 0.3 * np.abs(sketch).max() * rotation).astype(np.int32)
+    return changed
 
 
 @pytest.mark.parametrize(

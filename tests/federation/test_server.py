@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.core.functions import ClosedFamily, OnPoints
+from ffgb.core.functions import ClosedFamily, Function, OnPoints
 from ffgb.core.losses import CrossEntropy, Square
 from ffgb.core.moments import MAGNITUDES, moments_of
 from ffgb.core.oracles import WO2
@@ -39,13 +39,16 @@ def parts(clients: int = 4, seed: int = 0) -> list[Part]:
 FAMILIES = [Linear(Flatten(3), 3, ridge=0.01), Tree(Flatten(3), 3, depth=2)]
 
 
-def by_formula(some: list[Part], family: Linear | Tree, algorithm: FFGB, T: int, m: int, weights: list[float]):
+def by_formula(
+    some: list[Part], family: Linear | Tree, algorithm: FFGB, T: int, m: int, weights: list[float]
+) -> Function:
     """Algorithm 1 with whole functions and no messages: every client gets f^t and evaluates it anew."""
-    f, loss = family.zero(), Square(3)
+    f: Function = family.zero()
+    loss = Square(3)
     for t in range(T):
         chosen = sample(0, t, len(some), m)
         total = sum(weights[i] for i in chosen)
-        mean = family.zero()
+        mean: Function = family.zero()
         for i in chosen:
             x, y = some[i]
             z = family.features(x)
@@ -144,9 +147,12 @@ def test_moments_are_aggregated_and_targets_scaled_back() -> None:
             Square(),
             scale_target=True,
         )
-        np.testing.assert_allclose(state.job.family.features.mean, x.mean(axis=0), rtol=1e-5)
-        np.testing.assert_allclose(state.job.target.mean, y.mean())
-        np.testing.assert_allclose(state.job.target.scale, y.std())
+        features, target = state.job.family.features, state.job.target
+        assert isinstance(features, Standardize)
+        assert target is not None
+        np.testing.assert_allclose(features.mean, x.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(target.mean, y.mean())
+        np.testing.assert_allclose(target.scale, y.std())
         # set-up: orders of magnitude and two moments of x and y go up; with the questions centres and bounds come down,
         # and then mean and scale of x and y
         assert state.costs.parameters_up == 2 * (3 + 1) * (len(MAGNITUDES) + 2)

@@ -142,7 +142,7 @@ def test_no_question_is_asked_twice(config: str, fault: Fault, minimum: int, sit
 
 
 def test_who_was_refused_stays_refused_when_the_run_goes_on(sites: list[Site], tmp_path: Path) -> None:
-    config, seen = CONFIGS["shared"], []
+    config, seen = CONFIGS["shared"], list[Any]()
     whole = Network(residents(sites, config), lying_and_silent)
     serve(whole, sites, config, tmp_path / "whole", minimum=2)
     kept, out = residents(sites, config), tmp_path / "broken"

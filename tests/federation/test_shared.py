@@ -18,6 +18,7 @@ from ffgb import Config, train
 from ffgb.engines import local
 from ffgb.errors import FFGBError
 from ffgb.features.patches import Patches
+from ffgb.protocol.codec import decode
 from ffgb.protocol.messages import what_leaves
 from ffgb.runs.config import load_data
 from ffgb.runs.model import Model, auc
@@ -62,7 +63,7 @@ def test_workers_that_die_at_any_moment_change_nothing(monkeypatch: pytest.Monke
     ask = local.LocalEngine.exchange
 
     def exchange(self: local.LocalEngine, data: bytes, clients: Any) -> dict[int, bytes]:
-        kind = what_leaves(local.decode(data))
+        kind = what_leaves(decode(data))
         kinds.append(kind)
         # in the middle of each kind of message, once: between slopes and their step, too
         if kinds.count(kind) == 2:
@@ -81,15 +82,14 @@ def test_workers_that_die_at_any_moment_change_nothing(monkeypatch: pytest.Monke
 def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
     config = Config(**SMALL, **more)
     whole = train(config, tmp_path / "whole", workers=0)
+
+    def stopped(path: Path, after: int) -> Path:
+        seen: list[Any] = []
+        train(config, path, workers=0, on_round=seen.append, should_stop=lambda: len(seen) >= after)
+        return path
+
     for stop in (1, 3):
-        seen: list[int] = []
-        path = tmp_path / str(stop)
-        train(
-            *(config, path),
-            workers=0,
-            on_round=lambda m, seen=seen: seen.append(m["round"]),
-            should_stop=lambda seen=seen, stop=stop: len(seen) >= stop,
-        )
+        path = stopped(tmp_path / str(stop), stop)
         same(whole, train(config, path, resume=True, workers=0))
 
 

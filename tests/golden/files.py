@@ -88,7 +88,7 @@ def _clinics(folder: Path) -> None:
         part = frame[who == k]
         (part[part.columns[::-1]] if k else part).to_csv(folder / f"clinic-{name}.csv", index=False)
     points = frame[::20].drop(columns="kind").copy()
-    points.iloc[1, points.columns.get_loc("colour")] = "a colour that no one has seen"
+    points.loc[points.index[1], "colour"] = "a colour that no one has seen"
     points.to_csv(folder / "clinics.csv", index=False)
 
 

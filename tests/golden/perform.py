@@ -140,7 +140,7 @@ def _on_loopback(folder: Path, options: str) -> None:
     port = real.free_port()
     common = ("--config", "run.toml", "--insecure", "--no-page")
     with ExitStack() as held:
-        words = ("server", "--clients", "3", "--port", str(port), "--out", "run", *common)
+        words: tuple[str, ...] = ("server", "--clients", "3", "--port", str(port), "--out", "run", *common)
         server: subprocess.Popen[bytes] = held.enter_context(real.started(folder, "server.log", *words))
         for site in files.SITES:
             data = f"../files/{site}.csv"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
@@ -101,6 +103,7 @@ def least_sup_error(z: np.ndarray, phi: np.ndarray) -> float:
     program = linprog(
         np.r_[np.zeros(d), 1.0], np.block([[z, -ones], [-z, -ones]]), np.r_[phi, -phi], bounds=bounds, method="highs"
     )
+    assert program.fun is not None
     return float(program.fun)
 
 
@@ -125,8 +128,14 @@ def test_the_minimax_fit_weighs_the_ridge_as_it_says(n: int, d: int) -> None:
     w = family.minimax(z)(phi, rng)["weight"][:-1, 0]
     # the same by a general solver: min t + λ‖w‖² with t ≥ (z_j w − φ_j)² for all j
     start = np.r_[np.zeros(d), float(np.square(phi).max())]
-    constraint = {"type": "ineq", "fun": lambda v: v[-1] - np.square(z @ v[:-1] - phi[:, 0])}
-    best = minimize(lambda v: v[-1] + ridge * v[:-1] @ v[:-1], start, constraints=constraint, method="SLSQP")
+
+    def objective(v: np.ndarray) -> float:
+        return float(v[-1] + ridge * v[:-1] @ v[:-1])
+
+    def room(v: np.ndarray) -> Any:  # one number a point, which the types of scipy do not foresee
+        return v[-1] - np.square(z @ v[:-1] - phi[:, 0])
+
+    best = minimize(objective, start, constraints={"type": "ineq", "fun": room}, method="SLSQP")
     found = np.square(z @ w - phi[:, 0]).max() + ridge * w @ w
     assert best.fun * (1 - 1e-3) <= found <= best.fun * 1.05
 

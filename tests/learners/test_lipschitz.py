@@ -34,7 +34,8 @@ def random_member(family: LipschitzMLP, seed: int, spread: float = 1.0) -> Param
 
 
 def values(family: LipschitzMLP, member: Parameters, z: Array) -> Array:
-    return family.members({name: p[None] for name, p in member.items()}, z.astype(np.float32))[0]
+    found: Array = family.members({name: p[None] for name, p in member.items()}, z.astype(np.float32))[0]
+    return found
 
 
 def forward(member: dict[str, Any], x: Any) -> Any:
@@ -296,6 +297,7 @@ def test_matrices() -> None:
 
 
 def test_settings_that_make_no_sense() -> None:
+    right: dict[str, Any] = {"features": Flatten(3), "outputs": 1}
     wrong_ones: list[dict[str, Any]] = [
         {"hidden": (3,)},
         {"hidden": (4, 0)},
@@ -307,4 +309,4 @@ def test_settings_that_make_no_sense() -> None:
     ]
     for wrong in wrong_ones:
         with pytest.raises(FFGBError):
-            LipschitzMLP(**({"features": Flatten(3), "outputs": 1} | wrong))
+            LipschitzMLP(**(right | wrong))

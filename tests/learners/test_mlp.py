@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -357,9 +357,10 @@ def test_no_steps_and_pickling() -> None:
 
 
 def test_settings_that_make_no_sense() -> None:
+    right: dict[str, Any] = {"features": Flatten(3), "outputs": 1}
     for wrong in ({"slope": 2.0}, {"slope": -0.1}, {"batch": 0}, {"hidden": (3, 0)}, {"outputs": 0}, {"steps": -1}):
         with pytest.raises(FFGBError):
-            MLP(**({"features": Flatten(3), "outputs": 1} | wrong))
+            MLP(**(right | wrong))
 
 
 def test_idle_inputs_are_packed_moved_and_unpacked() -> None:

@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.tree import DecisionTreeRegressor
 
 from ffgb.core.capabilities import Lipschitz
-from ffgb.core.functions import average
+from ffgb.core.functions import Family, average
 from ffgb.core.oracles import WOLip
 from ffgb.core.points import Points
 from ffgb.errors import FFGBError
@@ -31,7 +31,7 @@ def test_equals_scikit_learns_tree(depth: int, outputs: int) -> None:
     expected = cart.fit(x, phi).predict(x).reshape(len(x), outputs)
     np.testing.assert_array_equal(family.member(parameters)(x), expected)
     for name, (shape, dtype) in family.spec.items():
-        assert (parameters[name].shape, parameters[name].dtype) == (shape, dtype)
+        assert (parameters[name].shape, parameters[name].dtype.name) == (shape, dtype)
 
 
 def test_thresholds_between_close_floats_separate_them() -> None:
@@ -95,7 +95,7 @@ def test_minimax_leaves_have_the_least_largest_error_of_all_values_for_their_poi
 
 
 def test_a_tree_has_no_lipschitz_constant() -> None:
-    family = Tree(Flatten(2), 1)
+    family: Family = Tree(Flatten(2), 1)
     assert not isinstance(family, Lipschitz)
     with pytest.raises(FFGBError, match=r"Tree has no Lipschitz fit, which FFGB\.L needs"):
         WOLip(family, Points(0, np.zeros((1, 2)), np.zeros(1)), 1.0, "middle", np.random.default_rng(0))

@@ -117,7 +117,7 @@ def test_another_shape_raises() -> None:
 def test_what_a_client_can_send_it_may_send() -> None:
     """What is rounded here passes there, up to the bound itself."""
     for bits in (32, 64):
-        sums = {"a": Sum((3,), np.array([1.0, 3.7, 1e-300]), bits)}  # type: ignore[arg-type]
+        sums = {"a": Sum((3,), np.array([1.0, 3.7, 1e-300]), bits)}
         for sign in (-1.0, 0.3, 1.0):
             check_integers(to_integers({"a": sign * np.asarray(sums["a"].bound)}, sums), sums)
 

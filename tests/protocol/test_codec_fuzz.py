@@ -82,7 +82,7 @@ def length(rng: np.random.Generator, data: bytes) -> bytes:
     return size.to_bytes(8, "little") + data[8:]
 
 
-STRANGE = (
+STRANGE: tuple[object, ...] = (
     0,
     -1,
     1,

@@ -158,7 +158,8 @@ def test_another_answer_is_refused(name: str) -> None:
             with pytest.raises(FFGBError, match=f"is of the kind '{kind}', expected {expected.kinds[0]} or"):
                 decode(data, expected)
     for kind in EXPECTED[name] & {"part", "answer", "report"}:  # of another round, of another client
-        for change in ({"round": 8}, {"client": 2}):
+        changes: list[dict[str, Any]] = [{"round": 8}, {"client": 2}]
+        for change in changes:
             with pytest.raises(FFGBError, match=f"is of {next(iter(change))} {next(iter(change.values()))}, expected"):
                 decode(encode(replace(answers()[kind], **change)), expected)
 
@@ -257,7 +258,8 @@ def test_questions_are_asked_when_they_can_be_answered() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_anything_in_a_message_is_read_or_refused(seed: int) -> None:
     """Something in the values of each kind becomes something else: a message, or a sentence, and no other error."""
-    strange = (0, -1, 10**30, 1.5, "x", None, True, [], {}, [[]], {"kind": "Job"}, {"array": "x"}, {"number": "nan"})
+    dicts: list[object] = [{}, {"kind": "Job"}, {"array": "x"}, {"number": "nan"}]
+    strange: list[object] = [0, -1, 10**30, 1.5, "x", None, True, [], [[]], *dicts]
     draw, refused = np.random.default_rng(seed), 0
     for sending, job in MESSAGES.values():
         for _ in range(60):

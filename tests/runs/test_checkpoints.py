@@ -27,7 +27,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def config_of(job: str) -> Config:
-    return Config(**{"data": ("wine",), "clients": 3, "rounds": 4, **JOBS[job]})  # type: ignore[arg-type]
+    return Config(**{"data": ("wine",), "clients": 3, "rounds": 4, **JOBS[job]})
 
 
 @pytest.fixture(scope="module", params=JOBS)

@@ -57,7 +57,7 @@ def same(a: Path, b: Path) -> None:
 def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(algorithm: str, learner: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = SMALL | ({} if algorithm in ("ffgb", "ffgb-c") else {"mu": None})
     settings |= {"data": ("diabetes",)} if algorithm == "ffgb-l" else {}
-    config = Config(algorithm=algorithm, learner=learner, **settings)  # type: ignore[arg-type]
+    config = Config(algorithm=algorithm, learner=learner, **settings)
     whole = train(config, tmp_path / "whole", workers=0)
     assert whole.finished
     seen: list[int] = []
@@ -130,7 +130,7 @@ def test_kill_minus_nine_loses_at_most_the_round_in_progress(learner: str, worke
 
 
 def test_the_directory_holds_what_the_contract_says(tmp_path: Path) -> None:
-    result = train(Config(**SMALL), tmp_path / "run", workers=0)  # type: ignore[arg-type]
+    result = train(Config(**SMALL), tmp_path / "run", workers=0)
     names = {p.name for p in (tmp_path / "run").iterdir()}
     files = {"config.json", "metrics.jsonl", "model.safetensors", "summary.json", "clients.json", "report.html"}
     assert names == files | {"checkpoint"}
@@ -149,13 +149,13 @@ def test_the_directory_holds_what_the_contract_says(tmp_path: Path) -> None:
 
 
 def test_a_configuration_from_a_run_repeats_it(tmp_path: Path) -> None:
-    train(Config(**SMALL), tmp_path / "a", workers=0)  # type: ignore[arg-type]
+    train(Config(**SMALL), tmp_path / "a", workers=0)
     train(Config.from_json(Run.open(tmp_path / "a").config), tmp_path / "b", workers=0)
     same(tmp_path / "a", tmp_path / "b")
 
 
 def test_more_rounds_can_be_asked_for_when_resuming(tmp_path: Path) -> None:
-    short, long = Config(**{**SMALL, "rounds": 3}), Config(**SMALL)  # type: ignore[arg-type]
+    short, long = Config(**{**SMALL, "rounds": 3}), Config(**SMALL)
     train(short, tmp_path / "a", workers=0)
     train(long, tmp_path / "a", resume=True, workers=0)
     train(long, tmp_path / "b", workers=0)
@@ -165,7 +165,7 @@ def test_more_rounds_can_be_asked_for_when_resuming(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    config = Config(**SMALL)  # type: ignore[arg-type]
+    config = Config(**SMALL)
     train(config, tmp_path / "a", workers=0, should_stop=lambda: (tmp_path / "a").exists())
     with Run.open(tmp_path / "a").locked(), pytest.raises(FFGBError, match="another process is training"):
         train(config, tmp_path / "a", resume=True, workers=0)
@@ -192,7 +192,7 @@ def test_a_site_file_that_changed_is_noticed(tmp_path: Path) -> None:
 
 
 def test_metrics_that_were_cut_are_noticed(tmp_path: Path) -> None:
-    config = Config(**SMALL)  # type: ignore[arg-type]
+    config = Config(**SMALL)
     train(config, tmp_path / "a", workers=0)
     for folder in ("a", "a/checkpoint"):
         (tmp_path / folder / "metrics.jsonl").write_text("")
@@ -201,7 +201,7 @@ def test_metrics_that_were_cut_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    config = Config(**SMALL)  # type: ignore[arg-type]
+    config = Config(**SMALL)
     train(config, tmp_path / "a", workers=0)
     for file in (tmp_path / "a" / "checkpoint").glob("f-*.safetensors"):
         file.write_bytes(file.read_bytes()[:-10])
@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FFGBError, match="not an empty directory"):
-        train(Config(**SMALL), tmp_path, workers=0)  # type: ignore[arg-type]
+        train(Config(**SMALL), tmp_path, workers=0)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 

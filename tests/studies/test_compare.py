@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_the_table_adds_up(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "compare.json").read_text()) == json.loads(json.dumps(found))
     by_name = {m["method"]: m for m in found["methods"]}
     assert list(by_name) == ["ffgb:features", "fedavg:mlp", "scaffold:mlp"]
-    size = MLP.__dataclass_fields__["hidden"].default  # the paper's sizes
+    size = MLP.hidden  # the paper's sizes
     parameters = 13 * size[0] + size[0] + size[0] * size[1] + size[1] + size[1] * 3 + 3
     # orders of magnitude and moments up; down the questions' centres and bounds, and the job's own means and scales
     setup = 13 * (len(MAGNITUDES) + 2) + 13 * (1 + 2) + 2 * 13
@@ -81,7 +82,8 @@ def test_budgets_are_kept_and_runs_go_on(budget: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_of_one_comparison(tmp_path: Path) -> None:
-    methods, options = [Method.read("fedavg"), Method.read("ffgb")], {"seeds": 1, "tuned": False}
+    methods = [Method.read("fedavg"), Method.read("ffgb")]
+    options: dict[str, Any] = {"seeds": 1, "tuned": False}
     short = compare(methods[:1], BASE, Budget("rounds", 2), tmp_path, **options)
     # more methods, seeds and rounds may come
     found = compare(methods, BASE, Budget("rounds", 4), tmp_path, seeds=2, tuned=False)
@@ -227,7 +229,7 @@ def test_files_without_enough_rows_are_refused_and_others_can_be_evaluated_from_
         for site in "ab":
             lines = [f"{j % 7},{j % 5},{'yes' if j % 2 else 'no'}" for j in range(rows)]
             Path(f"{name}-{site}.csv").write_text("\n".join(["u,v,y", *lines]) + "\n")
-    options = {"seeds": 1, "tuned": False}
+    options: dict[str, Any] = {"seeds": 1, "tuned": False}
     few, many = (Config(data=(f"{name}-a.csv", f"{name}-b.csv"), target="y") for name in ("few", "many"))
     with pytest.raises(FFGBError, match="too few rows"):
         compare([Method.read("fedavg")], few, Budget("rounds", 1), tmp_path / "c", **options)

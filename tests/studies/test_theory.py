@@ -15,6 +15,7 @@ from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC, least_ball
 from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.core.schedules import Theorem
+from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.federation.participants import sample
 from ffgb.learners.finite import Finite, Indicators
@@ -40,6 +41,7 @@ def test_minimisers_are_those_of_another_solver(loss: Loss, mu: float) -> None:
     rng = np.random.default_rng(0)
     n, rows = 4, rng.integers(0, 4, 30)
     weights = rng.uniform(0.5, 2.0, 30)
+    y: Array
     if loss.classification:
         y = rng.integers(0, max(loss.outputs, 2), 30)
     else:
