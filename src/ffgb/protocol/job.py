@@ -36,22 +36,27 @@ class Target:
 @final
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """f^0 as arrays, in the precision in which they travel."""
+    """f^0: its learners' arrays, in the precision in which they travel, and how they are weighted and clipped."""
 
     names: tuple[str, ...]
     arrays: tuple[Array, ...]
+    numbers: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Weights and radii: numbers of a job, and no parameters of a model that would be counted as such."""
 
     @staticmethod
     def of(f: Function) -> Beginning:
         tensors = light(f)
-        return Beginning(tuple(tensors), tuple(tensors.values()))
+        numbers = {name: tensors.pop(name) for name in ("weights", "radii", "clip") if name in tensors}
+        return Beginning(
+            tuple(tensors), tuple(tensors.values()), tuple((n, tuple(a.tolist())) for n, a in numbers.items())
+        )
 
     @property
     def tensors(self) -> Tensors:
         """As `Function.tensors` has them; they may come from elsewhere, and are checked when a function is made."""
         if len(self.names) != len(self.arrays):
             raise FFGBError("f^0 has not as many arrays as names")
-        return dict(zip(self.names, self.arrays, strict=True))
+        return dict(zip(self.names, self.arrays, strict=True)) | {name: np.array(v) for name, v in self.numbers}
 
 
 @final
