@@ -1,7 +1,7 @@
 """Pages of the site that are not in this folder, as a hook of MkDocs (mkdocs.yml).
 
-- Files from elsewhere in the repository (`INCLUDED`, and the pictures of the experiments).  Links between files are
-  written as they work on a code-hosting page; here they are rewritten for the site.
+- Files from elsewhere in the repository (`INCLUDED`, the pictures of the experiments, and the notebooks).  Links
+  between files are written as they work on a code-hosting page; here they are rewritten for the site.
 - `settings.md`: the settings of a run, from `settings`.  That is the one function to change if settings are declared
   elsewhere.
 - `reference/`: a page for each public module of the package.
@@ -30,6 +30,7 @@ INCLUDED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "examples/README.md": "examples/README.md",
     "experiments/README.md": "experiments/README.md",
     "benchmarks/README.md": "benchmarks/README.md",
 }
@@ -50,9 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
     for name, uri in INCLUDED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
-    for picture in sorted((ROOT / "experiments").glob("*/*.png")):
-        uri = picture.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, uri, abs_src_path=str(picture)))
+    for linked in sorted([*(ROOT / "experiments").glob("*/*.png"), *(ROOT / "examples").glob("*.ipynb")]):
+        uri = linked.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, uri, abs_src_path=str(linked)))
     files.append(File.generated(config, "settings.md", content=settings_page(settings())))
     for module in modules(PACKAGE):
         files.append(File.generated(config, reference_uri(module), content=reference_page(module)))
