@@ -14,10 +14,11 @@ run: $(VENV)/installed
 	$(VENV)/bin/ffgb train
 
 # One BLAS thread a process: three processes with two threads each would wait for one another.
+# Each process takes one file after another, in the order of tests/conftest.py.
 # Coverage costs next to nothing from Python 3.12 on, and a third more time before: there `make test COVERAGE=1` adds it.
 test: lint
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 COVERAGE_CORE=$(TRACER) \
-	  $(DEV)/bin/python -m pytest -n 3 --dist loadfile $(if $(COVERAGE),--cov)
+	  $(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(if $(COVERAGE),--cov)
 
 lint: $(DEV)/installed
 	$(DEV)/bin/ruff check .
@@ -58,7 +59,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # What the tests need besides.
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/python $(INSTALL) --editable '.[neural,simulation,onnx,transport,plots,dev,docs]'
+	$(DEV)/bin/python $(INSTALL) --editable '.[neural,simulation,onnx,transport,plots,secure,dev,docs]'
 	touch $@
 
 clean:

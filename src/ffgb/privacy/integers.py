@@ -12,7 +12,7 @@ import numpy as np
 
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 
 
 def to_integers(part: Tensors, sums: Mapping[str, Sum]) -> dict[str, Array]:
@@ -26,7 +26,9 @@ def to_integers(part: Tensors, sums: Mapping[str, Sum]) -> dict[str, Array]:
         if values.shape != each.shape:
             raise FFGBError(f"the part {name} has the shape {values.shape}, not {each.shape}")
         if not (np.abs(values) <= np.asarray(each.bound) * (1.0 + 1e-9) + each.unit).all():
-            raise DivergedError(f"{name} is beyond its bound; choose a smaller --step-size, or look for huge values")
+            raise DivergedError(
+                f"{name} is beyond its bound; choose a smaller {option('step_size')}, or look for huge values"
+            )
         whole = values if each.kind == "largest" else np.rint(values / each.unit)
         found[name] = whole.astype(each.dtype)
     return found
