@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 _OPTION = re.compile("⟦([a-z_]+)(?:=([^⟧]*))?⟧")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def option(name: str, value: object = "") -> str:
@@ -30,10 +31,22 @@ def as_flag(name: str, value: str | None) -> str:
 def as_parameter(name: str, value: str | None) -> str:
     """A setting as Python has it.
 
-    >>> as_parameter("step_size", None), as_parameter("geometry", "local")
-    ('step_size', "geometry='local'")
+    >>> as_parameter("step_size", None), as_parameter("geometry", "local"), as_parameter("ridge", "0.1")
+    ('step_size', "geometry='local'", 'ridge=0.1')
     """
-    return name if value is None else f"{name}={value!r}"
+    if value is None:
+        return name
+    return f"{name}={value if _NUMBER.fullmatch(value) else repr(value)}"
+
+
+def command(name: str, *arguments: object, **options: object) -> str:
+    """A command to type in a shell, whatever the front end is; an option that is True stands alone.
+
+    >>> command("train", resume=True, out="run"), command("distill", "RUN", by="server")
+    ('ffgb train --resume --out run', 'ffgb distill RUN --by server')
+    """
+    flags = (as_flag(option, None if value is True else str(value)) for option, value in options.items())
+    return " ".join(["ffgb", name, *map(str, arguments), *flags])
 
 
 class FFGBError(Exception):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 _known: dict[str, Callable[..., Any]] = {}
 
@@ -46,11 +46,11 @@ def must_be_named(code: Sequence[str], named: Collection[str], folder: Path, adv
         raise FFGBError(f"the run in {folder} imports and runs the code {', '.join(strange)}; {advice}")
 
 
-def named(name: str, option: str) -> Callable[..., Any]:
-    """What the local user said that this name means."""
+def named(name: str, setting: str) -> Callable[..., Any]:
+    """What the local user said that this name means; `setting` is where such code is named."""
     if name not in _known:
         raise FFGBError(
-            f"no code named {name!r} is known here; if you trust it, name it with {option} {name}, "
+            f"no code named {name!r} is known here; if you trust it, name it with {option(setting, name)}, "
             f"or in Python call ffgb.user_code.allow({name!r}) first"
         )
     return _known[name]
@@ -79,7 +79,7 @@ def label_of(kind: type) -> str:
 
 def named_class(name: str) -> type:
     """The class of this name, if the local user made it known: a description never imports anything."""
-    thing = named(name, "--learner")
+    thing = named(name, "learner")
     if not isinstance(thing, type) or not dataclasses.is_dataclass(thing):
         raise FFGBError(f"{name} is no dataclass, and cannot be described")
     return thing

@@ -22,7 +22,7 @@ from ffgb.core.capabilities import Chance, Slope, Walk
 from ffgb.core.functions import Block, ClosedFamily, Family, Function, OpenSum
 from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array, Parameters
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, SettingError
 
 SLOPE, TOTAL = "g", "sum"
 
@@ -133,7 +133,7 @@ class FedBoost(Parametric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.sampled <= 1.0:
-            raise FFGBError(f"--sampled is a share of the learners, above 0 and up to 1, not {self.sampled:g}")
+            raise SettingError("sampled", f"is a share of the learners, above 0 and up to 1, not {self.sampled:g}")
 
     def sends(self, t: int) -> tuple[str, ...]:
         return (SLOPE,)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric, descend
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 
 @final
@@ -30,7 +30,7 @@ class FedProx(Parametric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.prox < np.inf:
-            raise FFGBError(f"FedProx's pull is 0 or a positive number, not {self.prox}; set --prox")
+            raise FFGBError(f"FedProx's pull is 0 or a positive number, not {self.prox}; set {option('prox')}")
 
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
         x = state[MODEL]

@@ -25,7 +25,7 @@ from ffgb.core.points import Points
 from ffgb.core.questions import Ask
 from ffgb.core.schedules import Schedule, capped, make_schedule
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.settings import METHOD, Setting, Values
 
 ROUNDING = 1e-9
@@ -88,7 +88,9 @@ class FFGBC(Functional):
         if self.K < 1:
             raise FFGBError(f"a client takes at least one local step, not {self.K}")
         if not self.mu > 0:
-            raise FFGBError(f"FFGB.C keeps functions bounded by the regularisation μ > 0, not {self.mu}; set --mu")
+            raise FFGBError(
+                f"FFGB.C keeps functions bounded by the regularisation μ > 0, not {self.mu}; set {option('mu')}"
+            )
         if self.gamma is not None and not 0 < self.gamma <= 1:
             raise FFGBError(f"γ lies in (0, 1], not {self.gamma}: with γ ≤ 0 an oracle promises nothing to clip by")
         if not self.B > 0:
@@ -103,7 +105,7 @@ class FFGBC(Functional):
         if not math.isfinite(loss.entry_bound):
             raise FFGBError(
                 f"FFGB.C needs a loss with a bounded gradient, and that of {type(loss).__name__} has none; "
-                "for regression choose --loss huber"
+                f"for regression choose {option('loss', 'huber')}"
             )
         if self.gamma is not None:
             self._warn(least_ball(self.mu, loss.entry_bound, self.gamma), self.gamma)
@@ -141,7 +143,9 @@ class FFGBC(Functional):
 
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
         if geometry is not None:
-            raise FFGBError("FFGB.C fits in the sup norm of each client's own points; use --geometry local")
+            raise FFGBError(
+                f"FFGB.C fits in the sup norm of each client's own points; use {option('geometry', 'local')}"
+            )
         return WOInf(family, points.features(family.features))
 
     def client(

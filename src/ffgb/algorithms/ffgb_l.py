@@ -27,7 +27,7 @@ from ffgb.core.questions import Ask
 from ffgb.core.schedules import Schedule, Theorem, capped, make_schedule
 from ffgb.core.steepness import STEEPNESSES, steepness_of
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, SettingError, option
 from ffgb.settings import METHOD, Setting, Values
 
 EXPLODED = 10.0
@@ -83,7 +83,7 @@ class FFGBL(Functional):
         if self.K < 1 or self.rounds < 1:
             raise FFGBError(f"FFGB.L takes at least one local step and one round, not {self.K} and {self.rounds}")
         if isinstance(self.L, str) and self.L not in ("auto", "max"):
-            raise FFGBError(f"--lipschitz is auto, max or a number, not {self.L!r}")
+            raise SettingError("lipschitz", f"is auto, max or a number, not {self.L!r}")
         if not isinstance(self.L, str) and not 0 < self.L < np.inf:
             raise FFGBError(f"the Lipschitz constant L must be a positive number, not {self.L}")
         if self.extension not in (None, "mcshane", "middle"):
@@ -101,8 +101,8 @@ class FFGBL(Functional):
         """Find L, by what all clients say of their labels' slopes."""
         if not isinstance(loss, Square):
             raise FFGBError(
-                f"FFGB.L is for regression with the square loss, not {type(loss).__name__}; leave --loss out, or use "
-                "ffgb-c"
+                f"FFGB.L is for regression with the square loss, not {type(loss).__name__}; leave {option('loss')} "
+                "out, or use ffgb-c"
             )
         if not isinstance(family, Lipschitz):
             raise lacks(family, "Lipschitz fit, which FFGB.L needs")
@@ -110,7 +110,8 @@ class FFGBL(Functional):
         found = steepness_of(ask, family.metric, mean, scale, constants)
         if self.B is not None and found.largest > self.B:
             raise FFGBError(
-                f"a label is {found.largest:g} in size, beyond --bound {self.B:g}; correct it, or raise the bound"
+                f"a label is {found.largest:g} in size, beyond {option('bound', f'{self.B:g}')}; correct it, or raise "
+                "the bound"
             )
         extension = self.extension or ("middle" if self.L == "auto" else "mcshane")
         L = {"auto": found.best, "max": found.steepest}[self.L] if isinstance(self.L, str) else self.L
@@ -118,12 +119,13 @@ class FFGBL(Functional):
             if found.conflicts:
                 raise FFGBError(
                     f"{found.conflicts} pairs of equal points have different labels, and no function fits both; "
-                    "use --lipschitz auto, which goes between them"
+                    f"use {option('lipschitz', 'auto')}, which goes between them"
                 )
             if self.L != "max" and (steeper := found.steeper_than(L)):
                 raise FFGBError(
                     f"L = {L:g} is too small: {steeper:,} pairs of points have labels that are steeper, up to "
-                    f"{found.steepest:g}; raise --lipschitz, or use --extension middle, which goes between them"
+                    f"{found.steepest:g}; raise {option('lipschitz')}, or use {option('extension', 'middle')}, "
+                    "which goes between them"
                 )
             if self.L == "max" and EXPLODED * found.best < L:
                 log.warning(
@@ -137,7 +139,9 @@ class FFGBL(Functional):
 
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
         if geometry is not None:
-            raise FFGBError("FFGB.L fits values and slopes at each client's own points; use --geometry local")
+            raise FFGBError(
+                f"FFGB.L fits values and slopes at each client's own points; use {option('geometry', 'local')}"
+            )
         assert not isinstance(self.L, str)  # prepared
         assert self.extension is not None
         return WOLip(family, points, self.L, self.extension, rng)

@@ -24,7 +24,7 @@ from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask
 from ffgb.core.schedules import Schedule, capped
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 SLACK = 1.01
 """For what is rounded on the way to a bound."""
@@ -55,7 +55,9 @@ class FFGBShared(Totals):
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         if not isinstance(family, InnerProducts):
-            raise FFGBError("only a closed family, linear over features, can share a geometry; use --geometry local")
+            raise FFGBError(
+                f"only a closed family, linear over features, can share a geometry; use {option('geometry', 'local')}"
+            )
         return self
 
     def round(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ffgb.algorithms.parametric import MODEL, Local, Parametric
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 GRADIENT, MOMENTUM = "c", "s"
 
@@ -36,7 +36,7 @@ class Mime(Parametric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise FFGBError(f"Mime's momentum lies in [0, 1), not {self.momentum}; set --momentum")
+            raise FFGBError(f"Mime's momentum lies in [0, 1), not {self.momentum}; set {option('momentum')}")
 
     def sends(self, t: int) -> tuple[str, ...]:
         return (GRADIENT,) if t % 2 == 0 else (MODEL,)

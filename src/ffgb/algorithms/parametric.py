@@ -24,7 +24,7 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.points import Points
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array, Parameters, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.learners.mlp import batches
 from ffgb.settings import METHOD, Setting, Values
 
@@ -204,7 +204,7 @@ class Parametric(Increments):
 
     def __post_init__(self) -> None:
         if not 0 < self.step < np.inf:
-            raise FFGBError(f"the step size must be a positive number, not {self.step}; set --step-size")
+            raise FFGBError(f"the step size must be a positive number, not {self.step}; set {option('step_size')}")
         if self.K < 1 or self.epochs < 0 or not self.batch > 0:
             raise FFGBError("a client takes at least one local step, on at least one point")
 
@@ -268,7 +268,7 @@ class Parametric(Increments):
 
     def tools(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> FirstOrder:
         if geometry is not None:
-            raise FFGBError("a shared geometry is for ffgb; use --geometry local")
+            raise FFGBError(f"a shared geometry is for ffgb; use {option('geometry', 'local')}")
         assert isinstance(family, Copies)
         return FirstOrder(family, points.features(family.features), self.batch)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array, Parameters
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 
 Fit: TypeAlias = Callable[[Array, np.random.Generator], Parameters]
 """What an oracle is made of: values φ at fixed points, and randomness, to the parameters of a member."""
@@ -127,4 +127,4 @@ class InnerProducts(Protocol):
 
 def lacks(family: object, what: str) -> FFGBError:
     """The error that a family has no such capability."""
-    return FFGBError(f"{type(family).__name__} has no {what}; choose another --learner")
+    return FFGBError(f"{type(family).__name__} has no {what}; choose another {option('learner')}")

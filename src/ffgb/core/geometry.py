@@ -23,7 +23,7 @@ from scipy.linalg import solve_triangular
 
 from ffgb.core import cholesky
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.hardware import one_blas_thread
 
 log = logging.getLogger("ffgb")
@@ -89,7 +89,9 @@ class Blocks(Geometry):
             try:
                 factors = _factors(some, level)
             except np.linalg.LinAlgError as error:
-                raise FFGBError(f"the Gram plus --ridge {ridge} is not positive definite; raise --ridge") from error
+                raise FFGBError(
+                    f"the Gram plus {option('ridge', ridge)} is not positive definite; raise {option('ridge')}"
+                ) from error
             log.warning("the Gram plus --ridge %g is not positive definite; λ is %g of its trace", ridge, 10.0 * SHIFT)
         return Blocks(mean, factors, tuple(len(b) for b in some), level, tied)
 
@@ -166,13 +168,15 @@ class Nystrom(Geometry):
             if root is not None:
                 break
         else:
-            raise FFGBError("the sketch of the Gram is not positive definite; choose --gram exact")
+            raise FFGBError(f"the sketch of the Gram is not positive definite; choose {option('gram', 'exact')}")
         with one_blas_thread():
             half = solve_triangular(root, shifted.T, lower=True, check_finite=False).T
             try:
                 u, singular, _ = np.linalg.svd(half, full_matrices=False)
             except np.linalg.LinAlgError as error:
-                raise FFGBError("the sketch of the Gram has no singular values; choose --gram exact") from error
+                raise FFGBError(
+                    f"the sketch of the Gram has no singular values; choose {option('gram', 'exact')}"
+                ) from error
         basis = u * np.sqrt(np.maximum(np.square(singular) - shift, 0.0))
         level = max(ridge * trace, 1e-12)
         rest = np.maximum(diagonal - np.square(basis).sum(axis=1), 0.0)

@@ -19,7 +19,7 @@ from ffgb.core.moments import check_bounds, moments_of
 from ffgb.core.questions import ROUNDING, Ask, Here, Question, Sum
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.hardware import one_blas_thread
 from ffgb.settings import METHOD, Setting
 
@@ -235,7 +235,9 @@ def share_geometry(
     if kind not in GRAMS:
         raise FFGBError(f"there is no geometry {kind!r}; choose {', '.join(GRAMS)}")
     if kind == "tied" and len(set(groups)) > 1:
-        raise FFGBError("the groups of these features differ, so their blocks cannot be tied; choose --gram blocks")
+        raise FFGBError(
+            f"the groups of these features differ, so their blocks cannot be tied; choose {option('gram', 'blocks')}"
+        )
     moments = moments_of(ask, features, by_rows=False, alike=True)
     centre = moments.mean.astype(np.float32).astype(np.float64)  # as clients take it off
     # a bit more than what was measured, which is rounded; and a feature that is constant has some, too

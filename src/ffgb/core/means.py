@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.core.functions import ClosedSum, Function, average
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, SettingError, option
 from ffgb.settings import METHOD, Setting
 
 
@@ -37,7 +37,9 @@ class Aggregate(ABC):
         """
         closed = [f for f in answers if isinstance(f, ClosedSum)]
         if len(closed) < len(answers):
-            raise FFGBError("only answers of one array each can be compared; use --aggregate mean with this learner")
+            raise FFGBError(
+                f"only answers of one array each can be compared; use {option('aggregate', 'mean')} with this learner"
+            )
         first = closed[0].parameters
         parametric = isinstance(last, ClosedSum) and "/" in next(iter(first))
         start = last.parameters if parametric else {}  # type: ignore[attr-defined]
@@ -131,7 +133,7 @@ AGGREGATES = ("mean", "norm", "trimmed")
 
 def make_aggregate(name: str, trim: float) -> Aggregate:
     if name not in AGGREGATES:
-        raise FFGBError(f"--aggregate is {' or '.join(AGGREGATES)}, not {name!r}")
+        raise SettingError("aggregate", f"is {' or '.join(AGGREGATES)}, not {name!r}")
     return {"mean": Mean(), "norm": NormBound(), "trimmed": TrimmedMean(trim)}[name]
 
 

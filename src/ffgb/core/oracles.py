@@ -22,7 +22,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.lipschitz import Extension, Pairs
 from ffgb.core.points import Points
 from ffgb.core.types import Array
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 
 NEGLIGIBLE = 1e-3
 """A γ in the sup norm that is rounding, or worth as little."""
@@ -196,7 +196,9 @@ class SharedWO2(Oracle):
 
     def __init__(self, family: Family, z: Array, geometry: Geometry) -> None:
         if not isinstance(family, InnerProducts):
-            raise FFGBError("only a closed family, linear over features, can share a geometry; use --geometry local")
+            raise FFGBError(
+                f"only a closed family, linear over features, can share a geometry; use {option('geometry', 'local')}"
+            )
         self.family, self.covector = family, family.covector
         self.z, self.geometry = z, geometry
 
@@ -246,6 +248,6 @@ def _best_multiple(left: Callable[[float], float], largest: float) -> float:
 def _finite(values: Array) -> Array:
     if not np.isfinite(values).all():
         raise DivergedError(
-            "the weak learner diverged to infinite values; choose a smaller --step-size or learning rate"
+            f"the weak learner diverged to infinite values; choose a smaller {option('step_size')} or learning rate"
         )
     return values

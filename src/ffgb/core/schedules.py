@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, final
 
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.settings import METHOD, Setting, Values
 
 SCHEDULES = ("search", "power", "constant", "theorem1", "theorem2")
@@ -39,7 +39,9 @@ class Theorem(Schedule):
 
     def __post_init__(self) -> None:
         if not self.mu > 0:
-            raise FFGBError("the theorems' step size 2/(μ(tK+k+1)) needs μ > 0; set --mu or choose another schedule")
+            raise FFGBError(
+                f"the theorems' step size 2/(μ(tK+k+1)) needs μ > 0; set {option('mu')} or choose another schedule"
+            )
 
     def __call__(self, k: int, t: int, K: int) -> float:
         return self.numerator / (self.mu * (t * K + k + 1))

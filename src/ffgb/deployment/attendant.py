@@ -32,7 +32,7 @@ from ffgb.deployment.agreement import (
     withheld,
 )
 from ffgb.deployment.board import SiteBoard
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError, command, option
 from ffgb.federation.host import Holding, Resident
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
@@ -290,7 +290,7 @@ class Attendant:
         if training not in before and len(before) >= self.agreement.trainings:
             raise FFGBError(
                 f"this site has agreed to {self.agreement.trainings} trainings with this server, and this is another; "
-                "its owner agrees to more with ffgb client --trainings"
+                f"its owner agrees to more with {command('client', trainings=True)}"
             )
         if int(said["seed"]) != self.agreement.seed:
             raise FFGBError(
@@ -329,7 +329,8 @@ class Attendant:
         assert self.resident is not None
         assert self.schema is not None
         if (why := self._refusal(question)) is not None:
-            text = f"this site has not agreed to {why}; its owner sees what is asked for: ffgb client --dry-run"
+            look = command("client", dry_run=True)
+            text = f"this site has not agreed to {why}; its owner sees what is asked for: {look}"
             return {i: self._refuse(question, i, text) for i in clients}
         held_out = {i for i in clients if i >= len(self.schema.names)}
         looking = question.values.get("looking")  # at a function, and answering nothing

@@ -80,7 +80,7 @@ class Encoder(FeatureMap):
 
     def _encode(self, x: Array) -> Array:
         try:
-            z = self._session(x) if len(self.onnx) else named(self.name, "--map")(x)
+            z = self._session(x) if len(self.onnx) else named(self.name, "map")(x)
             features = np.asarray(z, np.float32)
             if features.shape[:1] != (len(x),):
                 raise FFGBError(f"the encoder {self.name} gave an array {features.shape} for {len(x)} points")

@@ -23,7 +23,7 @@ from ffgb.core.questions import ROUNDING, Ask, Here, Question, Sum
 from ffgb.core.seeds import stream
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.hardware import one_blas_thread
 
 FILTERS_AT_ONCE = 128
@@ -56,7 +56,7 @@ class Grid:
         if len(self.shape) != 3 or min(self.shape[1:]) < self.size:
             raise FFGBError(
                 f"patch features need images (channels, height, width) of {self.size} × {self.size} pixels or more, "
-                f"not points of shape {self.shape}; choose --map fourier"
+                f"not points of shape {self.shape}; choose {option('map', 'fourier')}"
             )
 
     @property
@@ -290,7 +290,7 @@ def learn(
     Without any iteration of k-means the filters are random directions: a dictionary that no one's patches went into.
     """
     if len(shape) != 3:
-        raise FFGBError(f"patches are for images, not for points of shape {shape}; choose another --map")
+        raise FFGBError(f"patches are for images, not for points of shape {shape}; choose another {option('map')}")
     size, cells = (6, 2) if min(shape[1:]) >= 16 else (3, 2) if min(shape[1:]) >= 4 else (3, 1)
     filters = max(1, features // (2 * cells**2))
     # the spread of a pixel about the mean of all pixels: that of its own mean, and its own

@@ -18,7 +18,7 @@ from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array, Parameters
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message, as_travelled
 from ffgb.protocol.job import Job, Update, light
@@ -255,4 +255,4 @@ def _refuse_diverged(family: Family, tensors: Mapping[str, Array]) -> None:
     for name in family.spec:
         array = tensors[f"parameters/{name}"]
         if array.dtype.kind == "f" and not np.abs(array).max(initial=0.0) <= family.largest(name):
-            raise DivergedError("the local steps diverged; choose a smaller --step-size")
+            raise DivergedError(f"the local steps diverged; choose a smaller {option('step_size')}")

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from ffgb.core.outliers import too_large
 from ffgb.core.seeds import stream
 from ffgb.core.weighting import Weighting
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, SettingError, command
 from ffgb.settings import DATA, Setting
 
 log = logging.getLogger("ffgb")
 
-GO_ON = "go on from the last round: ffgb train --resume, or the same ffgb server again"
+GO_ON = f"go on from the last round: {command('train', resume=True)}, or the same ffgb server again"
 
 
 class Participants:
@@ -46,7 +46,7 @@ class Participants:
         if not 1 <= self.m <= self.N:
             raise FFGBError(f"{self.m} of {self.N} clients cannot take part in a round; choose 1 … {self.N}")
         if minimum is not None and not 1 <= minimum <= self.m:
-            raise FFGBError(f"--minimum is {minimum}, but only {self.m} clients take part in a round")
+            raise SettingError("minimum", f"is {minimum}, but only {self.m} clients take part in a round")
         self.minimum, self.by_size, self.largest_weight = minimum, by_size, largest_weight
         self.called = [str(name) for name in names or range(self.N)]
         self.parts = range(self.N, self.N + tests)
@@ -119,7 +119,7 @@ class Participants:
         if self.minimum is None:
             raise FFGBError(f"{self.name(i)} {why}") from error
         self.refused[i] = why
-        log.warning("%s is left out of the run: it %s", self.name(i), why)
+        log.warning("%s is left out of the run: it %s", self.name(i), FFGBError(why))
         if len(self.everyone) < self.minimum:
             raise FFGBError(
                 f"only {len(self.everyone)} of {self.N} clients are left, and {self.minimum} must answer"

@@ -21,7 +21,7 @@ from ffgb.core.means import Aggregate, Mean
 from ffgb.core.moments import moments_of_targets
 from ffgb.core.quantiles import quantile_of_targets
 from ffgb.core.questions import Ask
-from ffgb.errors import DivergedError, FFGBError
+from ffgb.errors import DivergedError, FFGBError, SettingError, option
 from ffgb.federation.boosting import totals_round
 from ffgb.federation.conversation import Conversation
 from ffgb.federation.increments import increments_round
@@ -72,7 +72,7 @@ class Server:
         `clients` says how they take part (participants.py): participation, by_size, minimum, names …
         """
         if precision not in PRECISIONS:
-            raise FFGBError(f"--precision is {' or '.join(PRECISIONS)}, not {precision!r}")
+            raise SettingError("precision", f"is {' or '.join(PRECISIONS)}, not {precision!r}")
         self.clients = Participants(points, tests, **clients)
         self.conversation = Conversation(engine, self.clients)
         self.engine, self.seed, self.precision, self.on_setup = engine, seed, precision, on_setup
@@ -115,11 +115,11 @@ class Server:
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise FFGBError(
                 f"no learner can be made of what all clients together say ({error}); look for columns with very large "
-                "values, or choose another --map"
+                f"values, or choose another {option('map')}"
             ) from error
         at_server = geometry if isinstance(algorithm, Totals) else None
         if isinstance(algorithm, Totals) and geometry is None:
-            raise FFGBError("this algorithm is for a shared geometry; use --geometry shared")
+            raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
         self._check_length(algorithm)
         given = None if isinstance(algorithm, Totals) else geometry
         begins = None if f0 is None else Beginning.of(f0)
@@ -134,7 +134,9 @@ class Server:
             isinstance(algorithm, Increments) and not algorithm.length.whole
         )
         if searches and self.clients.m < self.N:
-            raise FFGBError("the search for a step needs every client in every round; choose another --schedule")
+            raise FFGBError(
+                f"the search for a step needs every client in every round; choose another {option('schedule')}"
+            )
 
     def take_up(self, state: State) -> None:
         """Go on with one of several jobs that have the same clients in turn.
@@ -173,7 +175,9 @@ class Server:
             metrics |= {"participants": len(done.answered), "seconds": time.perf_counter() - began}
             metrics |= self._absences(t, [*self.clients.refused, *sampled], done)
             if metrics["train_loss"] is not None and not math.isfinite(metrics["train_loss"]):
-                raise DivergedError(f"the loss became infinite in round {state.t}; choose a smaller --step-size")
+                raise DivergedError(
+                    f"the loss became infinite in round {state.t}; choose a smaller {option('step_size')}"
+                )
             yield state, metrics
             if stop and spent(metrics):
                 return

@@ -161,7 +161,7 @@ class Net(OpenFamily):
 
     def _build(self) -> torch.nn.Module:
         """A freshly initialised module, in float32."""
-        factory = _cnn(self.hidden) if self.module == "cnn" else named(self.module, "--learner")
+        factory = _cnn(self.hidden) if self.module == "cnn" else named(self.module, "learner")
         try:
             module = factory(self.shape, self.outputs).float()
         except FFGBError:

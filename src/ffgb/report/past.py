@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, command
 
 Values: TypeAlias = Sequence[float | None]
 
@@ -155,7 +155,7 @@ class Past:
 def read(path: Path, name: str, most: int) -> Past:
     config = _content(path / "config.json")
     if config is None:
-        raise FFGBError(f"{path} holds no run; name a folder that ffgb train --out has written")
+        raise FFGBError(f"{path} holds no run; name a folder that {command('train', out=True)} has written")
     lines = _lines(path)
     columns = _columns(lines)
     summary = _content(path / "summary.json")
@@ -201,7 +201,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise FFGBError(f"{file} cannot be read ({error}); was it written by ffgb?") from error
     if not lines:
-        raise FFGBError(f"the run in {path} has no finished round to report on; go on with: ffgb train --resume")
+        raise FFGBError(
+            f"the run in {path} has no finished round to report on; go on with: {command('train', resume=True)}"
+        )
     if not all(isinstance(line, dict) for line in lines):
         raise FFGBError(f"{file} was not written by ffgb")
     return lines

@@ -6,7 +6,7 @@ A server knows of its sites what they report; what is in their files it does not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +20,8 @@ from ffgb.runs.model import Model
 
 APART = 12
 """Columns that are written down."""
+SCORES = ("loss", "accuracy", "rmse")
+"""Scores that are written down."""
 
 
 def described(
@@ -91,13 +93,12 @@ def _scored(model: Model, dataset: Dataset, names: Sequence[str]) -> dict[int, d
     """The model at each natural client's own test rows."""
     if dataset.site_test is None or tuple(names) != dataset.sites:
         return {}
-    found = {}
-    for i in range(len(names)):
-        rows = np.flatnonzero(dataset.site_test == i)
-        if len(rows):
-            score: Mapping[str, float] = model.score(dataset.x_test[rows], dataset.y_test[rows])
-            found[i] = {"points": len(rows), **{k: score[k] for k in ("loss", "accuracy", "rmse") if k in score}}
-    return found
+    scores = model.score_by_site(dataset.x_test, dataset.y_test, dataset.site_test, names, dataset.weights_test)
+    return {
+        i: {"points": scores[name]["rows"], **{k: v for k, v in scores[name].items() if k in SCORES}}
+        for i, name in enumerate(names)
+        if name in scores
+    }
 
 
 def _score(report: Message, classification: bool) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from ffgb.data.preprocess import RARE
 from ffgb.errors import FFGBError
 from ffgb.runs.config import Config, load_data
@@ -54,13 +52,10 @@ def measured(run: Run, model: Model) -> tuple[dict[str, dict[str, Any]], str]:
         return {}, str(error).partition(";")[0]
     if not len(dataset.y_test):
         return {}, "the run held out no rows"
-    found: dict[str, dict[str, Any]] = {
-        "": {"points": len(dataset.y_test), **model.score(dataset.x_test, dataset.y_test)}
-    }
-    for i, name in enumerate(dataset.sites if dataset.site_test is not None else ()):
-        rows = np.flatnonzero(dataset.site_test == i)
-        if len(rows):
-            found[name] = {"points": len(rows), **model.score(dataset.x_test[rows], dataset.y_test[rows])}
+    x, y, weights = dataset.x_test, dataset.y_test, dataset.weights_test
+    found: dict[str, dict[str, Any]] = {"": {"rows": len(y), **model.score(x, y, weights)}}
+    if dataset.site_test is not None:
+        found |= model.score_by_site(x, y, dataset.site_test, dataset.sites, weights)
     return found, ""
 
 
@@ -94,11 +89,11 @@ def _results_of(
         text = f"{_code(file)} was **not measured**: {_plain(why)}. {own} What was made of it may do better or worse."
         return [text], False
     whole = scores.pop("")
-    found = [f"{_code(file)} has test {name} **{whole[name]:.4f}** at {whole['points']:,} rows. {own}"]
+    found = [f"{_code(file)} has test {name} **{whole[name]:.4f}** at {whole['rows']:,} rows. {own}"]
     if len(scores) < 2:
         return found, False
     worst = sorted(scores, key=lambda site: scores[site][name] * (1 if known["classes"] else -1))
-    rows = [(_plain(site), f"{scores[site]['points']:,}", _number(scores[site], name)) for site in worst]
+    rows = [(_plain(site), f"{scores[site]['rows']:,}", _number(scores[site], name)) for site in worst]
     found += ["Clients, the worst first:", _table(("client", "rows held out", f"{name} there"), rows[:50])]
     return found + ([f"and {len(rows) - 50} more."] if len(rows) > 50 else []), True
 

@@ -28,7 +28,7 @@ from ffgb._version import __version__
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
-from ffgb.errors import FFGBError, SettingError, option
+from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import LEARNERS
 from ffgb.runs.resolve import resolved
 from ffgb.runs.starting import SETTINGS as STARTING
@@ -213,7 +213,9 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
 def load_data(config: Config) -> Dataset:
     """The data a configuration names: a known set, or one file a site."""
     if config.data == ("sites",):
-        raise FFGBError("the rows of this run are at its sites; name files to score its model on with --data")
+        raise FFGBError(
+            f"the rows of this run are at its sites; name files to score its model on with {option('data')}"
+        )
     if config.files:
         task = config.task or ("regression" if _regression(config.loss) else None)
         before = starting_model(config)
@@ -260,7 +262,7 @@ def read_settings(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
     values = {k.replace("-", "_"): v for k, v in found.items()}
     known = SETTINGS.keys() - set(but)
     if strange := sorted(values.keys() - known):
-        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: ffgb train --help-all")
+        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: {command('train', help_all=True)}")
     try:
         return {name: SETTINGS[name].check(value) for name, value in values.items()}
     except SettingError as error:

@@ -25,7 +25,7 @@ from typing import Any, final
 from ffgb.algorithms import Totals
 from ffgb.core.functions import Function, from_tensors
 from ffgb.core.geometry import Geometry
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, command, option
 from ffgb.federation.state import State
 from ffgb.files import atomic_write, others, remove_leftovers, sync_folder
 from ffgb.protocol.codec import Message, decode, encode
@@ -64,18 +64,22 @@ class Run:
     @staticmethod
     def must_be_free(path: Path) -> None:
         if (path / "config.json").exists():
-            raise FFGBError(f"{path} already holds a run; continue it with --resume, or choose another --out")
+            raise FFGBError(
+                f"{path} already holds a run; continue it with {option('resume')}, or choose another {option('out')}"
+            )
         parent = next(p for p in (path, *path.resolve().parents) if p.exists())
         if not os.access(parent, os.W_OK):
-            raise FFGBError(f"{parent} cannot be written to; choose another --out")
+            raise FFGBError(f"{parent} cannot be written to; choose another {option('out')}")
         if path.exists() and (not path.is_dir() or any(others(path))):
-            raise FFGBError(f"{path} exists and is not an empty directory; choose another --out")
+            raise FFGBError(f"{path} exists and is not an empty directory; choose another {option('out')}")
 
     @staticmethod
     def open(path: Path) -> Run:
         """An existing directory."""
         if not (path / "config.json").exists():
-            raise FFGBError(f"{path} holds no run (there is no config.json in it); name the --out of an ffgb train")
+            raise FFGBError(
+                f"{path} holds no run (there is no config.json in it); name the {option('out')} of an ffgb train"
+            )
         return Run(path)
 
     @contextmanager
@@ -224,7 +228,7 @@ class Run:
                 known[key] = build(message.values["recipe"], message.tensors)
         except (OSError, KeyError, TypeError, ValueError, FFGBError) as error:
             raise FFGBError(
-                f"the set-up in {self.checkpoint} is damaged ({error}); start again with another --out"
+                f"the set-up in {self.checkpoint} is damaged ({error}); start again with another {option('out')}"
             ) from error
         return known, content
 
@@ -254,7 +258,7 @@ class Run:
             return state, metrics, seconds
         raise FFGBError(
             f"the checkpoint in {self.checkpoint} is damaged ({damage}), and so is the one before; "
-            "start again with another --out"
+            f"start again with another {option('out')}"
         ) from damage
 
     def _load(self, content: Mapping[str, Any]) -> tuple[State, list[dict[str, Any]], float]:
@@ -359,7 +363,8 @@ class Run:
             content: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError as error:
             raise FFGBError(
-                f"{path} is not there; did the run end? continue it with: ffgb train --resume --out {self.path}"
+                f"{path} is not there; did the run end? continue it with: "
+                f"{command('train', resume=True, out=self.path)}"
             ) from error
         except ValueError as error:
             raise FFGBError(f"{path} is not valid JSON ({error})") from error

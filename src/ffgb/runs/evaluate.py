@@ -12,7 +12,7 @@ import pandas as pd
 
 from ffgb.core.types import Array
 from ffgb.data import load_sites
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
@@ -34,19 +34,20 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
             holdout=0.0,
             classes=model.classes or None,
             table=model.form,
+            weights=run.config.get("weights"),
+            exposure=run.config.get("exposure"),
         )
-        x, y, names, site = new.x, new.y, new.sites, new.site
+        x, y, names, site, weights = new.x, new.y, new.sites, new.site, new.weights
     else:
         dataset = load_data(Config.from_json(run.config))
         x, y, names, site = dataset.x_test, dataset.y_test, dataset.sites, dataset.site_test
+        weights = dataset.weights_test
     if len(y) == 0:
-        raise FFGBError(f"the run in {run.path} held out no test rows; name files to evaluate on with --data")
-    scores = {"all": {"rows": len(y), **model.score(x, y)}}
-    for i, name in enumerate(names):
-        rows = np.flatnonzero(site == i)
-        if len(names) > 1 and len(rows):
-            scores[name] = {"rows": len(rows), **model.score(x[rows], y[rows])}
-    return scores
+        raise FFGBError(f"the run in {run.path} held out no test rows; name files to evaluate on with {option('data')}")
+    scores = {"all": {"rows": len(y), **model.score(x, y, weights)}}
+    if site is None or len(names) == 1:
+        return scores
+    return scores | model.score_by_site(x, y, site, names, weights)
 
 
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:

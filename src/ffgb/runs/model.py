@@ -6,9 +6,11 @@ data, without pickle, and predicts in one pass.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, command
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, light
@@ -76,21 +78,42 @@ class Model:
         values = self.job.predicted(self.decision(x))
         return values[:, 0] if values.shape[1] == 1 else values
 
-    def score(self, x: Array, y: Array) -> dict[str, float]:
-        """Loss and accuracy (y as class indices), for two classes the AUC too; or loss and RMSE in its unit."""
+    def score(self, x: Array, y: Array, weights: Array | None = None) -> dict[str, float]:
+        """Loss and accuracy (y as class indices), for two classes the AUC too; or loss and RMSE in its unit.
+
+        With weights, (n,), each is a weighted mean over the rows.
+        """
+        if weights is not None and not weights.sum() > 0:
+            raise FFGBError("all rows to score have the weight 0; name others")
         f = self.decision(x)
         if self.job.loss.classification:
-            right = self.job.loss.probability(f).argmax(axis=1) == y
-            score = {"loss": float(self.job.loss.value(f, y).mean()), "accuracy": float(right.mean())}
-            return score | ({"auc": auc(self.job.loss.probability(f)[:, 1], y)} if len(self.classes) == 2 else {})
+            p = self.job.loss.probability(f)
+            right = p.argmax(axis=1) == y
+            score = {"loss": _mean(self.job.loss.value(f, y), weights), "accuracy": _mean(right, weights)}
+            return score | ({"auc": auc(p[:, 1], y, weights)} if len(self.classes) == 2 else {})
         target = self.job.target
         scaled = y if target is None else target.encode(y)
         values = self.job.predicted(f)
         error = values - y.reshape(values.shape)
         return {
-            "loss": float(self.job.loss.value(f, scaled).mean()),
-            "rmse": float(np.sqrt(np.square(error).sum(axis=1).mean())),
+            "loss": _mean(self.job.loss.value(f, scaled), weights),
+            "rmse": math.sqrt(_mean(np.square(error).sum(axis=1), weights)),
         }
+
+    def score_by_site(
+        self, x: Array, y: Array, site: Array, names: Sequence[str], weights: Array | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The number of rows and the scores of each site, by its name.
+
+        `site` has the index into `names` of each row.  A site without rows, or whose rows all weigh 0, is left out.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for i, name in enumerate(names):
+            rows = np.flatnonzero(site == i)
+            own = None if weights is None else weights[rows]
+            if len(rows) and (own is None or own.sum() > 0):
+                found[name] = {"rows": len(rows), **self.score(x[rows], y[rows], own)}
+        return found
 
     def to_bytes(self) -> bytes:
         job = replace(self.job, geometry=None, begins=None, at=0)  # these were for training
@@ -127,7 +150,9 @@ class Model:
         file = Path(path)
         if file.is_dir():
             if (file / "config.json").exists() and not (file / "model.safetensors").exists():
-                raise FFGBError(f"the run in {file} did not end; continue it with: ffgb train --resume --out {file}")
+                raise FFGBError(
+                    f"the run in {file} did not end; continue it with: {command('train', resume=True, out=file)}"
+                )
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
@@ -139,11 +164,18 @@ class Model:
             raise FFGBError(f"{file} is not a model that ffgb wrote, or cannot be used here: {error}") from error
 
 
-def auc(score: Array, y: Array) -> float:
-    """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing."""
-    from scipy.stats import rankdata  # here, because it takes time to import
+def _mean(values: Array, weights: Array | None) -> float:
+    return float(values.mean() if weights is None else np.average(values, weights=weights))
 
-    ranks, ones = rankdata(score), int((y == 1).sum())
-    if ones in (0, len(y)):
-        return 0.5
-    return float((ranks[y == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones)))
+
+def auc(score: Array, y: Array, weights: Array | None = None) -> float:
+    """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing.
+
+    With weights, rows are drawn in proportion to them.
+    """
+    mass = np.ones(len(y)) if weights is None else weights
+    values, place = np.unique(score, return_inverse=True)
+    ones, zeros = (np.bincount(place, mass * one, len(values)) for one in (y == 1, y != 1))
+    pairs = float(ones.sum() * zeros.sum())
+    below = np.cumsum(zeros) - zeros / 2
+    return float(ones @ below) / pairs if pairs > 0 else 0.5

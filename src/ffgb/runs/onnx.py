@@ -27,7 +27,7 @@ from ffgb.core.functions import Block, Clipped, ClosedSum, Family, Function, Ope
 from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
-from ffgb.errors import FFGBError, missing_extra, option
+from ffgb.errors import FFGBError, command, missing_extra, option
 from ffgb.features.basic import TURN, Concatenate, Flatten, Standardize
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
@@ -444,7 +444,7 @@ def _(family: Net, stack: Mapping[str, Array], g: Graph, z: str) -> str:
     if family.module != "cnn":
         raise FFGBError(
             f"the module {family.module!r} is code of your own, which has no ONNX form here; distil the model first: "
-            "ffgb distill RUN --by server"
+            + command("distill", "RUN", by="server")
         )
     m = len(stack["conv1.weight"])
     x = g.reshape(z, -1, *family.shape)

@@ -17,7 +17,7 @@ from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.data import Dataset
 from ffgb.engines.local import local_engine
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.federation.distillation import by_clients, by_server, student
 from ffgb.federation.server import Server
 from ffgb.files import atomic_write
@@ -61,7 +61,7 @@ def distill_run(
         one = by_server(inner, model.job.loss, x, steps, stream(config.seed, "distill"))
     elif by == "clients":
         if files:
-            raise FFGBError("--data is the server's; clients distill at their own points")
+            raise SettingError("data", "is the server's; clients distill at their own points")
         saved = run.load()
         assert saved is not None  # there is a model
         assert dataset is not None
@@ -73,12 +73,12 @@ def distill_run(
             if state.t != run.summary["round"]:
                 raise FFGBError(
                     f"the model of {run.path} is newer than its last whole checkpoint; first repair that with: "
-                    f"ffgb train --resume --out {run.path}"
+                    f"{command('train', resume=True, out=run.path)}"
                 )
             after, _ = by_clients(server, state, student_by, rounds)
         one, costs = after.f, after.costs.since(state.costs)
     else:
-        raise FFGBError(f"--by is server or clients, not {by!r}")
+        raise SettingError("by", f"is server or clients, not {by!r}")
     found = _written(model, one, output, dataset) | _spent(costs, config, model)
     where = len(x) if by == "server" else 0
     return found | {"by": by, "points": where, "clients_own": by == "server" and not files}
@@ -101,7 +101,8 @@ def reweight_run(
     if need > (have := available()):
         raise FFGBError(
             f"what {f.terms:,} learners say at all points fills {need / 1e9:,.1f} GB of memory, and "
-            f"{have / 1e9:,.1f} GB are free; distill the run first (--distill clients), or reweight one of fewer rounds"
+            f"{have / 1e9:,.1f} GB are free; distill the run first ({option('distill', 'clients')}), or reweight one "
+            "of fewer rounds"
         )
     algorithm = FedBoost(step=step_size, sampled=sampled, seed=config.seed)
     loss = model.job.loss
@@ -116,8 +117,8 @@ def reweight_run(
 def _data(config: Config) -> Dataset:
     if config.data == SITES:
         raise FFGBError(
-            "the rows of this run are at its sites, and are needed here; without them there is ffgb distill RUN --data "
-            "FILE, at points of the server's own"
+            "the rows of this run are at its sites, and are needed here; without them there is "
+            f"{command('distill', 'RUN', data='FILE')}, at points of the server's own"
         )
     return load_data(config)
 
@@ -131,7 +132,7 @@ def _inner(f: Function) -> Function:
 def _server(config: Config, dataset: Dataset) -> Iterator[Server]:
     """The run's own clients, on this machine."""
     for name in config.code:
-        named(name, "--learner")  # the folder may be anyone's: what it names is imported if the user named it
+        named(name, "learner")  # the folder may be anyone's: what it names is imported if the user named it
     holdings, options = make_holdings(config, dataset, make_parts(config, dataset))
     with local_engine(holdings, None, config.code) as engine:
         yield Server(engine, **options)
@@ -143,8 +144,9 @@ def _written(model: Model, f: Function, output: Path, dataset: Dataset | None) -
     atomic_write(output, after.to_bytes())
     found: dict[str, Any] = {}
     for name, which in (("before", model), ("after", after)):
-        scores = which.score(dataset.x_test, dataset.y_test) if dataset is not None and len(dataset.y_test) else {}
-        found[name] = {"learners": which.f.terms, **scores}
+        found[name] = {"learners": which.f.terms}
+        if dataset is not None and len(dataset.y_test):
+            found[name] |= which.score(dataset.x_test, dataset.y_test, dataset.weights_test)
     if after.f.terms < model.f.terms and dataset is not None and len(dataset.x_test):
         # in turns, the fastest of some: the first time is that of a cold cache, and others may use the machine
         times = [[_seconds(which, dataset.x_test) for which in (model, after)] for _ in range(TIMES)]

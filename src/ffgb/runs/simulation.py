@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from ffgb.engines.flower import FOREVER, POLL, START, Counted, FlowerEngine, _ask_who, _replies
 from ffgb.engines.node import pack, unpack
 from ffgb.engines.private import flwr
-from ffgb.errors import FFGBError, missing_extra
+from ffgb.errors import FFGBError, missing_extra, option
 from ffgb.federation.host import Holding, Resident
 from ffgb.protocol.codec import shown
 from ffgb.runs.config import Config, load_data
@@ -98,7 +98,7 @@ def simulation(config: str, clients: int, workers: int | None = None) -> Iterato
     try:
         import ray  # noqa: F401
     except ImportError as error:
-        raise missing_extra("ray", "simulation", "--engine flower") from error
+        raise missing_extra("ray", "simulation", option("engine", "flower")) from error
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 

@@ -26,7 +26,7 @@ from ffgb.core.types import Array
 from ffgb.data import Dataset
 from ffgb.data.sites import Schema, tests_of
 from ffgb.engines.local import local_engine
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError, SettingError, option
 from ffgb.federation.distillation import distilled_rounds
 from ffgb.federation.host import Holding
 from ffgb.federation.server import Learner, Server
@@ -335,7 +335,7 @@ def _engine(
     if name == "local":
         return local_engine(holdings, workers, config.code)
     if name != "flower":
-        raise FFGBError(f"--engine is local or flower, not {name!r}")
+        raise SettingError("engine", f"is local or flower, not {name!r}")
     return simulation(json.dumps(config.to_json()), len(holdings), workers)
 
 
