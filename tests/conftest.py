@@ -16,10 +16,36 @@ settings.load_profile("ffgb")
 
 ROOT = Path(__file__).parents[1]
 
+LONGEST = (
+    "engines/test_flower_jobs",
+    "deployment/test_real",
+    "test_examples",
+    "federation/test_totals",
+    "runs/test_directory",
+    "studies/test_compare_steps",
+    "cli/test_models",
+    "golden/test_golden",
+    "cli/test_paper",
+    "federation/test_shared",
+    "studies/test_compare_budgets",
+    "federation/test_lies_in_set_up",
+    "cli/test_signals",
+    "engines/test_flower",
+    "engines/test_local",
+    "federation/test_lies_in_rounds",
+    "test_readme",
+    "cli/test_algorithms",
+    "cli/test_safety",
+    "test_sklearn_checks",
+    "deployment/test_federation",
+)
+"""Files that take more than twenty seconds, by how long they take."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what takes longest, and mostly waits: real servers.  Another process then has all the rest to do."""
-    items.sort(key=lambda item: "deployment/test_real" not in item.nodeid)
+    """First the files that take longest: no process then begins one when the others are done."""
+    places = {f"tests/{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.split("::")[0], len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
 
 from ffgb import FFGB, Config, FFGBError, Model, federate, train
@@ -67,45 +65,6 @@ def assert_same(some: dict[str, Any], others: dict[str, Any]) -> None:
 
 def untimed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
-
-
-# scikit-learn's own checks
-
-CHECKED = [FFGBClassifier(), FFGBRegressor(), FFGBClassifier(learner=CART, rounds=10)]
-
-
-# weights weigh losses and moments; thresholds of a map are quantiles of rows, and a ridge counts rows
-ROWS = {"check_sample_weight_equivalence_on_dense_data": "maps and ridges count rows, whatever these weigh"}
-
-
-checks: pytest.MarkDecorator = parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: ROWS)
-
-
-@checks
-def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
-    if "check_array_api_input" in str(check):
-        return  # the next test: it needs a process of its own
-    check(estimator)
-
-
-def test_scikit_learns_check_with_array_api_dispatch() -> None:
-    """It is skipped unless SciPy is told before it is imported, so it is run in a process that does."""
-    code = """
-from sklearn.utils.estimator_checks import estimator_checks_generator
-from tests.test_sklearn import CHECKED
-for estimator in CHECKED:
-    ran = [check(each) for each, check in estimator_checks_generator(estimator) if "check_array_api" in str(check)]
-    assert len(ran) == 1
-print("passed")
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "SCIPY_ARRAY_API": "1"},
-        cwd=Path(__file__).parents[1],
-    )
-    assert done.stdout == "passed\n", done.stderr
 
 
 def test_importing_the_estimators_does_not_import_torch() -> None:
@@ -288,7 +247,7 @@ def test_clones_and_parameters() -> None:
         ({"learner": "forest"}, "no learner 'forest'"),
         ({"learner": "tree", "geometry": "shared"}, "geometry='shared' is for"),
         ({"learner": "tree", "depth": 13}, "has depth 1 … 12"),
-        ({"participation": 9}, "participation='9' is neither"),
+        ({"participation": 9}, "participation=9 is neither"),
         ({"client_weights": "rows"}, "client_weights is uniform or size"),
         ({"random_state": -1}, "random_state is -1"),
         ({"learner": "tree", "depth": 2.5}, r"depth is a whole number from 1 on, not 2\.5"),
@@ -378,6 +337,8 @@ LEARNERS: list[dict[str, Any]] = [
     {"learner": CART},
     {"learner": KNeighborsRegressor(3), "participation": 2},
 ]
+
+
 each_learner = pytest.mark.parametrize("settings", LEARNERS, ids=lambda s: "-".join(map(str, s.values())))
 
 

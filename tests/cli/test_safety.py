@@ -1,15 +1,11 @@
-"""The command line and what it is given: folders that name code, names that speak to terminals, signals."""
+"""The command line and what it is given: folders that name code, names that speak to terminals."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
-import signal
-import subprocess
-import time
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +19,7 @@ from ffgb.runs.evaluate import for_spreadsheets
 from ffgb.runs.postprocess import distill_run, reweight_run
 from ffgb.runs.training import train
 from ffgb.studies.reproduce.runs import go_on
-from tests.cli.test_cli import FFGB, QUICK, ffgb, in_terminal, refused  # noqa: F401
-from tests.runs.test_directory import same
+from tests.cli.commands import QUICK, ffgb, in_terminal
 
 MARK = "imported"
 MODULE = f"""
@@ -38,16 +33,24 @@ def encode(x):
 # Code that a folder names
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run that needs code of the user's own, stopped after two of three rounds; the code tells when it is run."""
-    (tmp_path / "own_of_tests.py").write_text(MODULE)
-    out = tmp_path / "run"
-    assert ffgb("train", *QUICK, "--map", "own_of_tests:encode", "--out", out, cwd=tmp_path).returncode == 0
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that needs code of the user's own, stopped after two of three rounds; and the code."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "own_of_tests.py").write_text(MODULE)
+    out = folder / "run"
+    assert ffgb("train", *QUICK, "--map", "own_of_tests:encode", "--out", out, cwd=folder).returncode == 0
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**config, "rounds": 3}))
-    (tmp_path / MARK).unlink()
-    return out
+    (folder / MARK).unlink()
+    return folder
+
+
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    """That run, of a test's own; the code tells when it is run."""
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
 
 
 def test_a_run_that_names_code_goes_on_if_the_user_names_it_too(run: Path, tmp_path: Path) -> None:
@@ -183,65 +186,3 @@ def test_only_cells_that_would_be_run_are_quoted() -> None:
     assert found["prediction"].tolist() == ["'" + cell for cell in harmful] + harmless
     assert list(found.columns) == ["prediction", "p", "n", "'=x", "probability_=x"]
     assert found[["p", "n"]].equals(frame[["p", "n"]])
-
-
-# Signals
-
-
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 60
-    while not what():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def rounds_in(path: Path) -> int:
-    return path.read_text().count("\n") if path.exists() else 0
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """Standard error of a process that a signal was sent to; it must say as much as after Ctrl-C."""
-    try:
-        error = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in error
-    return error
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_sigterm_ends_training_after_the_round(workers: str, tmp_path: Path) -> None:
-    options = ["--data", "digits", "--learner", "mlp", "--oracle-steps", "150", "--rounds", "6", "--clients", "8"]
-    command = [*FFGB, "train", *options, "--workers", workers, "--out", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, process_group=0)
-    wait_for(lambda: rounds_in(tmp_path / "run" / "metrics.jsonl") >= 2, process)
-    os.killpg(process.pid, signal.SIGTERM)  # as a supervisor does
-    error = ended(process)
-    assert "stopping after this round" in error
-    assert "continue with: ffgb train --resume --out run" in error
-    assert 2 <= rounds_in(tmp_path / "run" / "metrics.jsonl") < 6
-    assert ffgb("train", "--resume", "--out", "run", cwd=tmp_path).returncode == 0
-    if workers == "0":
-        assert ffgb("train", *options, "--out", "whole", cwd=tmp_path).returncode == 0
-        same(tmp_path / "whole", tmp_path / "run")
-
-
-@pytest.mark.parametrize("command", ["compare", "tune", "tune with --out", "reproduce"])
-def test_sigterm_ends_studies_as_ctrl_c_does(command: str, tmp_path: Path) -> None:
-    name, *kept = command.split(" with ")
-    arguments = {
-        "compare": ["fedavg", "scaffold", "--no-tune", "--budget", "rounds=100000", "--jobs", "1", "--out", "out"],
-        "tune": ["--rounds", "3000", "--data", "wine"],
-        "reproduce": ["ablations", "--scale", "small", "--out", "out"],
-    }[name] + (["--out", "out"] if kept else [])
-    process = subprocess.Popen(
-        [*FFGB, name, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    if command == "tune":
-        time.sleep(4.0)
-    else:
-        wait_for(lambda: any(rounds_in(f) >= 2 for f in tmp_path.rglob("metrics.jsonl")), process)
-    process.send_signal(signal.SIGTERM)
-    assert ("the same command goes on from what is in out" in ended(process)) == (command != "tune")

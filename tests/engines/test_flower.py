@@ -1,4 +1,4 @@
-"""Training over Flower's messages: the same model as on one machine, to the bit."""
+"""Training over Flower's messages: who dies, comes late or lies, what travels, and what a site agrees to."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,92 +20,35 @@ from ffgb.core.types import Array
 from ffgb.core.weighting import Weighting
 from ffgb.data.files import load_sites
 from ffgb.data.sites import Schema, Site, hello, met
-from ffgb.deployment.attendant import Attendant, rehearse
+from ffgb.deployment.attendant import Attendant
 from ffgb.deployment.board import ServerBoard
-from ffgb.deployment.server import Service, Task, ended, engine_of, federate
-from ffgb.engines.flower import Counted, FlowerEngine, gather
-from ffgb.engines.node import Node
+from ffgb.deployment.server import Service, Task, ended, federate
+from ffgb.engines.flower import Counted, gather
 from ffgb.errors import FFGBError
 from ffgb.federation.server import Server
 from ffgb.protocol.codec import Message as FFGBMessage
 from ffgb.protocol.codec import encode
 from ffgb.protocol.job import light
 from ffgb.protocol.messages import Asked
-from ffgb.runs import simulation
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
 from ffgb.runs.holdings import make_holdings, make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.model import Model
 from ffgb.runs.resolve import make_loss
-from ffgb.runs.training import Elsewhere, Result, train
+from ffgb.runs.training import train
 from tests.engines.faults import Faulty
-from tests.engines.grid import InProcessGrid
-
-SITES = ("east", "north", "west")
+from tests.engines.sites import JOBS, Sites, over_flower, tables
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Three sites' tables; one lacks a class that the others have."""
-    paths = []
-    centres = np.random.default_rng(9).standard_normal((3, 4)) * 2
-    for i, name in enumerate(SITES):
-        rng = np.random.default_rng(i)
-        y = rng.integers(0, 3 if i else 2, 40 + 10 * i)
-        x = centres[y] + rng.standard_normal((len(y), 4))
-        rows = [",".join([*(f"{v:.4f}" for v in row), "abc"[c]]) for row, c in zip(x, y, strict=True)]
-        path = tmp_path / f"{name}.csv"
-        path.write_text("\n".join(["p,q,r,s,kind", *rows]) + "\n")
-        paths.append(path)
-    return paths
-
-
-@final
-class Sites:
-    """A grid of three real sites: what `ffgb client` holds, and what its node does with a message."""
-
-    def __init__(
-        self, files: list[Path], target: str | None = "kind", settings: Mapping[str, Any] | None = None
-    ) -> None:
-        """With settings, each site has rehearsed this job, and answers nothing else."""
-        self.attendants: dict[int, Attendant] = {}
-        for i, path in enumerate(files):
-            site, job = Site(path.stem, path, target), {"data": ["sites"], **(settings or {})}
-            agreement = None if settings is None else rehearse(site, job)[1]
-            self.attendants[100 + i] = Attendant(site, job, agreement, say=print)
-        self.grid = InProcessGrid(self.answer, {node: {} for node in self.attendants})  # type: ignore[arg-type]
-
-    def answer(self, message: Any, context: Any) -> Any:
-        return Node._reply(message, self.attendants.get(context.node_id, self.attendants[101]).answer)
-
-    def forget(self, node: int) -> None:
-        """As if its `ffgb client` had been started anew; what it has answered is written down."""
-        a = self.attendants[node]
-        self.attendants[node] = Attendant(a.site, a.settings, a.agreement, a.ledger, log=a.log, say=a.say)
+    return tables(tmp_path)
 
 
 @pytest.fixture
 def sites(files: list[Path]) -> Sites:
     return Sites(files)
-
-
-def over_flower(
-    grid: InProcessGrid,
-    config: Config,
-    out: Path | None = None,
-    *,
-    deadline: float = 5.0,
-    minimum: int = 1,
-    target: str | None = "kind",
-    **more: Any,
-) -> Result:
-    counted = Counted(grid)
-    found = gather(counted, len(SITES), 5.0, met)
-    schema = Schema.of({name: columns for name, (_, columns) in found.items()}, target)
-    nodes = {name: node for name, (node, _) in found.items()}
-    engine = engine_of(counted, nodes, schema, config.seed, deadline, training="t")
-    return train(config, out, elsewhere=Elsewhere(engine, schema, minimum), **more)
 
 
 def without_north(files: list[Path], config: Config, rounds: set[int]) -> dict[str, Any]:
@@ -130,96 +71,6 @@ def without_north(files: list[Path], config: Config, rounds: set[int]) -> dict[s
 def same(model: Model, tensors: dict[str, Any]) -> None:
     for name, array in light(model.f).items():
         np.testing.assert_array_equal(array, tensors[name])
-
-
-JOBS: dict[str, dict[str, Any]] = {
-    "shared": {"rounds": 3},
-    "local": {"rounds": 3, "geometry": "local"},
-    "linear": {"rounds": 3, "learner": "linear"},
-    "nystrom": {"rounds": 3, "gram": "nystrom", "rank": 8},
-    "steps": {"rounds": 3, "map": "steps", "features": 32},
-    "mlp": {"rounds": 3, "learner": "mlp", "oracle_steps": 20},
-    "tree": {"rounds": 3, "learner": "tree"},
-    "ffgb-c": {"rounds": 2, "algorithm": "ffgb-c", "learner": "mlp", "oracle_steps": 20},
-    "fedavg": {"rounds": 3, "algorithm": "fedavg", "learner": "mlp"},
-    "scaffold": {"rounds": 4, "algorithm": "scaffold", "learner": "mlp"},
-    "mime": {"rounds": 2, "algorithm": "mime", "learner": "mlp"},
-    "distill": {"rounds": 2, "learner": "mlp", "oracle_steps": 20, "distill": "rounds", "distill_rounds": 3},
-    "int8": {"rounds": 3, "learner": "mlp", "oracle_steps": 20, "precision": "int8"},
-    "some": {"rounds": 4, "participation": 2, "learner": "mlp", "oracle_steps": 20},
-    "fedprox": {"rounds": 3, "algorithm": "fedprox", "learner": "mlp"},
-    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c"},
-    "trees, waves and fourier": {"rounds": 2, "map": "trees+waves+fourier", "features": 48},
-    "blocks": {"rounds": 2, "gram": "blocks", "map": "steps+waves", "features": 32},
-    "several steps": {"rounds": 2, "local_steps": 2},
-    "float16": {"rounds": 3, "precision": "float16"},
-    "to one before it is sent": {"rounds": 2, "learner": "mlp", "oracle_steps": 20, "distill": "clients"},
-    "trimmed": {"rounds": 3, "aggregate": "trimmed", "trim": 0.2},
-}
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_the_model_is_that_of_one_machine_to_the_bit(job: str, files: list[Path]) -> None:
-    config = Config(data=tuple(map(str, files)), target="kind", **JOBS[job])
-    here = train(config, workers=0)
-    sites = Sites(files, settings=JOBS[job])  # an honest training asks for nothing that was not rehearsed
-    there = over_flower(sites.grid, Config(data="sites", **JOBS[job]), minimum=3)
-    assert there.model.to_bytes() == here.model.to_bytes()
-    assert there.metrics[-1]["test_accuracy"] == here.metrics[-1]["test_accuracy"]
-    assert there.metrics[-1]["bytes_up"] == here.metrics[-1]["bytes_up"]
-    sites = Sites(files, settings=JOBS[job])  # a site's `ffgb client` is started anew, and has forgotten everything
-
-    def restart(line: dict[str, Any]) -> None:
-        sites.forget(101)
-
-    again = over_flower(sites.grid, Config(data="sites", **JOBS[job]), minimum=3, on_round=restart)
-    assert again.model.to_bytes() == here.model.to_bytes()
-    # Flower's simulation: the same clients at nodes that any process may be asked for
-    resolved = json.dumps(config.resolved(load_data(config)).to_json())
-    clients = len(SITES) + 1  # and the test rows
-    for forgetful in (True, False):
-        grid = InProcessGrid(simulation.client_app(resolved), {7 + i: {"partition-id": i} for i in range(clients)})
-        grid.before = simulation._residents.clear if forgetful else grid.before
-        engine = FlowerEngine(
-            Counted(grid), {str(i): 7 + i for i in range(clients)}, {i: str(i) for i in range(clients)}, 60.0
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ffgb.runs.training.simulation", lambda *_, engine=engine: nullcontext(engine))
-            simulated = train(config, engine="flower")
-        assert simulated.model.to_bytes() == here.model.to_bytes()
-
-
-OTHERS: dict[str, dict[str, Any]] = {
-    "numbers": {"rounds": 3},
-    "numbers, ffgb-l": {"algorithm": "ffgb-l", "learner": "linear", "rounds": 5},
-    "numbers, ffgb-l, a net": {"algorithm": "ffgb-l", "learner": "mlp", "rounds": 3, "oracle_steps": 20},
-    "images": {"rounds": 2, "features": 64},
-    "images, cnn": {"rounds": 2, "learner": "cnn", "oracle_steps": 3},
-    "images, cnn, fedavg": {"rounds": 2, "algorithm": "fedavg", "learner": "cnn"},
-}
-
-
-@pytest.mark.parametrize("job", OTHERS)
-def test_numbers_to_predict_and_images_too(job: str, tmp_path: Path) -> None:
-    if "cnn" in job:
-        pytest.importorskip("torch")
-    files, target = [], "kind" if job.startswith("numbers") else None
-    for i, name in enumerate(SITES):
-        rng = np.random.default_rng(i)
-        if target:
-            x = rng.standard_normal((40, 3))
-            rows = [",".join(f"{v:.4f}" for v in (*row, row.sum() + 0.1 * row[0] ** 2)) for row in x]
-            files.append(tmp_path / f"{name}.csv")
-            files[-1].write_text("\n".join(["p,q,r,kind", *rows]) + "\n")
-        else:
-            y = rng.integers(0, 2, 30)
-            x = (rng.random((30, 1, 28, 28)) * (1 + y[:, None, None, None]) * 100).astype(np.uint8)
-            files.append(tmp_path / f"{name}.npz")
-            np.savez(files[-1], x=x, y=y)
-    here = train(Config(data=tuple(map(str, files)), target=target, **OTHERS[job]), workers=0)
-    sites = Sites(files, target, OTHERS[job])
-    there = over_flower(sites.grid, Config(data="sites", **OTHERS[job]), target=target, minimum=3)
-    assert there.model.to_bytes() == here.model.to_bytes()
 
 
 LINEAR = Config(data="sites", learner="linear", geometry="local", rounds=6, local_steps=1, schedule="constant")

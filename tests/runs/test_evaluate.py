@@ -57,3 +57,42 @@ def test_new_files_are_scored_one_by_one(run: Run, tmp_path: Path) -> None:
         chance = frame[[f"probability_{name}" for name in model.classes]].to_numpy()
         own = chance[np.arange(len(truth)), [model.classes.index(label) for label in truth]]
         assert both[name]["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-6)
+
+
+def weighted_site(path: Path, rows: int, seed: int, target: str) -> str:
+    """A table whose second half is noise, with weights 0 … 3 that favour the first half."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 2))
+    noise = np.where(np.arange(rows) < rows // 2, 0.1, 3.0)
+    y = x[:, 0] + noise * rng.standard_normal(rows)
+    w = np.where(np.arange(rows) < rows // 2, rng.integers(1, 4, rows), rng.integers(0, 2, rows))
+    labels = np.where(y > 0, "yes", "no") if target == "class" else y
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "w": w, "y": labels}).to_csv(path, index=False)
+    return str(path)
+
+
+@pytest.mark.parametrize("target", ["class", "number"])
+def test_rows_count_as_much_as_they_weigh(tmp_path: Path, target: str) -> None:
+    """Whole weights count as repeated rows: in all, site by site, in files, and as during training."""
+    files = tuple(weighted_site(tmp_path / f"{k}.csv", 120, k, target) for k in range(2))
+    config = Config(data=files, target="y", weights="w", rounds=3, learner="linear")
+    result = train(config, tmp_path / "run", workers=0)
+    run, data, model = Run.open(tmp_path / "run"), load_data(config), result.model
+    assert data.site_test is not None
+    assert data.weights_test is not None
+    scores = evaluate(run)
+    assert list(scores) == ["all", "0", "1"]
+    for name, own in (("all", data.site_test >= 0), ("0", data.site_test == 0), ("1", data.site_test == 1)):
+        rows = np.repeat(np.flatnonzero(own), data.weights_test[own].astype(int))
+        repeated = model.score(data.x_test[rows], data.y_test[rows])
+        assert scores[name] == {"rows": own.sum(), **{k: pytest.approx(v) for k, v in repeated.items()}}
+        plain = model.score(data.x_test[own], data.y_test[own])
+        assert all(abs(plain[k] - repeated[k]) > 1e-3 for k in plain)
+    name = "accuracy" if target == "class" else "rmse"
+    assert scores["all"][name] == pytest.approx(result.summary[f"test_{name}"])
+    assert run.clients is not None
+    assert [client["test"][name] for client in run.clients["clients"]] == [scores[k][name] for k in "01"]
+    new = pd.read_csv(weighted_site(tmp_path / "new.csv", 90, 9, target))
+    new.loc[new.index.repeat(new["w"])].assign(w=1).to_csv(tmp_path / "repeated.csv", index=False)
+    weighed, copies = (evaluate(run, [str(tmp_path / f"{k}.csv")])["all"] for k in ("new", "repeated"))
+    assert weighed == pytest.approx(copies | {"rows": 90})
