@@ -32,7 +32,7 @@ SUMS: Mapping[str, Sum] = {
 }
 
 
-def sites(names: list[str], run: str = "run") -> tuple[list[X25519PrivateKey], list[Masks]]:
+def sites(names: list[str], run: str = "run") -> tuple[list[bytes], list[Masks]]:
     keys = [new_key() for _ in names]
     roster = Roster(run, tuple(names), tuple(map(public_of, keys)))
     return keys, [Masks(name, key, roster) for name, key in zip(names, keys, strict=True)]
@@ -95,7 +95,7 @@ def test_byte_for_byte_as_a_second_implementation() -> None:
     keys, masks = sites(names, "run 7")
     publics = [public_of(k) for k in keys]
     text = b"ffgb roster"
-    for piece in [b"run 7", *(p for n, k in zip(names, publics, strict=True) for p in (n.encode(), k))]:
+    for piece in [b"run 7", bytes(4), *(p for n, k in zip(names, publics, strict=True) for p in (n.encode(), k))]:
         text += len(piece).to_bytes(4, "big") + piece
     digest = hashlib.sha256(text).digest()
     label = hashlib.sha256(digest + b"question 3").digest()
@@ -106,8 +106,10 @@ def test_byte_for_byte_as_a_second_implementation() -> None:
         for j, other in enumerate(names):
             if i == j:
                 continue
-            pair = hkdf(keys[i].exchange(X25519PublicKey.from_public_bytes(publics[j])), b"ffgb pair" + digest)
-            stream, at = keystream(hkdf(pair, label), 4 * 8 + 15 * 8 + 7 * 4), 0
+            mine = X25519PrivateKey.from_private_bytes(keys[i])
+            pair = hkdf(mine.exchange(X25519PublicKey.from_public_bytes(publics[j])), b"ffgb pair" + digest)
+            seed = hkdf(pair, b"ffgb seed" + bytes(8))
+            stream, at = keystream(hkdf(seed, label), 4 * 8 + 15 * 8 + 7 * 4), 0
             for n in order:
                 width = SUMS[n].bits // 8
                 for k in range(len(expected[n])):

@@ -62,6 +62,10 @@ class MagnitudeOf(Question):
         if (own["clients"].sum(axis=1) != 1).any() or (own["clients"] < 0).any():
             raise FFGBError("it should name one order of magnitude a column")
 
+    def check_total(self, total: Tensors, rows: int, clients: int) -> None:
+        if (total["clients"].sum(axis=1) != clients).any() or (total["clients"] < 0).any():
+            raise FFGBError(f"{clients} clients should name one order of magnitude a column each")
+
     def spread(self, own: Tensors) -> tuple[Array, Array]:
         order = own["clients"] @ np.arange(float(len(MAGNITUDES)))
         return order, np.zeros_like(order)

@@ -122,6 +122,10 @@ class Question(ABC):
         more the less a part it is of the whole.
         """
 
+    def check_total(self, total: Tensors, rows: int, clients: int) -> None:
+        """Raise an FFGBError if no clients together can have this total over so many rows: means, and counts."""
+        self.check(total, rows, 1.0 / clients)  # so much less exact than that of one client
+
     def certify(self, own: Tensors, part: float = 1.0) -> None:  # noqa: B027  (most have nothing more to look for)
         """Raise an FFGBError if a closer look finds a fault: it takes time, and only clients elsewhere get it."""
 

@@ -22,7 +22,8 @@ from ffgb.errors import DivergedError, FFGBError, option
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message, as_travelled
 from ffgb.protocol.job import Job, Update, light
-from ffgb.protocol.messages import Along, Asked, Remember, Report, Sending, Setup, Take, Train, Turn
+from ffgb.protocol.messages import Along, Asked, Remember, Report, Setup, Take, Train, Turn
+from ffgb.protocol.sending import Sending
 
 
 @final
@@ -165,10 +166,12 @@ class Client:
     def _(self, take: Take) -> Message:
         update = take.update
         if self.version == update.version:
-            return self._report()  # the message was repeated
-        if update.version < self.version or (update.needs_the_last(self.job) and self.version != update.version - 1):
+            answer = self._report()  # the message was repeated
+        elif update.version < self.version or (update.needs_the_last(self.job) and self.version != update.version - 1):
             return self._resync()
-        return self._go_on(update, None)
+        else:
+            answer = self._go_on(update, None)
+        return Message("ready", client=self.i) if take.quiet else answer
 
     @_answer.register
     def _(self, along: Along) -> Message:

@@ -13,7 +13,8 @@ from ffgb.federation.state import State
 from ffgb.protocol.codec import Expected, Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
 from ffgb.protocol.job import Job
-from ffgb.protocol.messages import Remember, Report, Sending, Setup, Take, Train
+from ffgb.protocol.messages import Remember, Report, Setup, Take, Train
+from ffgb.protocol.sending import Sending
 
 LARGEST_REPORT = 1e200
 """Of a loss or a score that a client reports: sums of more would not be finite."""
@@ -35,6 +36,8 @@ class Conversation:
         """What clients have sent so far: the largest message of each kind."""
         self.seen: dict[int, Message] = {}
         """The last report of each client, and of each part of the test set."""
+        self.quiet = False
+        """Clients that are brought up to date report nothing."""
 
     def exchange(
         self,
@@ -127,7 +130,7 @@ class Conversation:
         for update in state.missing(max(min(versions.values()), state.job.at)):
             if update.version <= version:
                 behind = [i for i, v in versions.items() if v < update.version]
-                self.exchange(Take(update, exact=True), behind, state.job)
+                self.exchange(Take(update, exact=True, quiet=self.quiet), behind, state.job)
         for i in versions:
             if i in state.memory:
                 self.exchange(Remember(*state.memory[i]), [i], state.job)
@@ -146,7 +149,7 @@ class Conversation:
         costs, present = state.costs, list(clients)
         for update in state.missing(min(state.delivered[i] for i in clients)):
             some = [i for i in present if state.delivered[i] < update.version]
-            take = Take(update, state.form.precision(state.job))
+            take = Take(update, state.form.precision(state.job), quiet=self.quiet)
             reports = self.ask(state, take, some, tries=TRIES, version=update.version)
             costs = costs.down(take.message(), len(some)).up(reports.values())
             present = [i for i in present if i in reports or i not in some]

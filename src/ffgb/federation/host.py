@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -12,10 +13,18 @@ import numpy as np
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
+from ffgb.federation.parts import check_own
 from ffgb.hardware import cores, physical
+from ffgb.privacy.hidden import sums_of
+from ffgb.privacy.identity import Identity, Simulated
+from ffgb.privacy.integers import ROWS, SHARE, SHARES, to_integers
+from ffgb.privacy.reports import as_integers
+from ffgb.privacy.secured import Secured
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.job import Job
-from ffgb.protocol.messages import KINDS, Asked, Report, Sending, Setup, Turn, read
+from ffgb.protocol.masking import Introduce, Masking, Prepare, Roll, Unmask
+from ffgb.protocol.messages import KINDS, Asked, Report, Setup, Turn, read
+from ffgb.protocol.sending import Sending
 
 KEPT = physical() // (2 * cores())
 """Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
@@ -23,10 +32,17 @@ KEPT = physical() // (2 * cores())
 
 @final
 class Host:
-    """Clients that live in one process.  What a message describes is built once for all of them."""
+    """Clients that live in one process.  What a message describes is built once for all of them.
 
-    def __init__(self) -> None:
+    In a secure training its clients' numbers leave it under masks.  `identity` says who a client is to the others.
+    """
+
+    def __init__(self, identity: Callable[[int], Identity] | None = None) -> None:
         self.clients: dict[int, Client] = {}
+        self.secured: dict[int, Secured] = {}
+        self.identity = identity or (lambda i: Simulated(str(i)))
+        self.rolls: dict[str, bytes] = {}
+        """The last messages that said who takes part, and with which keys."""
         self.job: Job | None = None
         self.setup: bytes | None = None
         """The message that described the job."""
@@ -41,11 +57,13 @@ class Host:
                 message.client, message.tensors["x"], message.tensors["y"], message.tensors.get("weights")
             )
             return
-        sending, failure = None, None
+        sending, masking, failure = None, None, None
         try:
-            sending = self._read(message)
+            sending, masking = self._read(message), Masking.of(message)
             if message.kind == Setup.kind:
                 self.setup = data
+            if isinstance(sending, Introduce | Roll):
+                self.rolls[sending.kind] = data
         except Exception as error:  # every client that was asked says so
             failure = error
         for i in clients:
@@ -54,7 +72,7 @@ class Host:
                     raise failure or FFGBError("a message says nothing")
                 # no warnings: what overflows is found by the oracle, or in the loss, and said in a sentence
                 with np.errstate(all="ignore"):
-                    answer = self.clients[i].answer(sending)
+                    answer = self._answer(i, sending, masking, data)
             except FFGBError as error:
                 values = {"text": error.raw, "diverged": isinstance(error, DivergedError)}
                 answer = Message("error", message.round, i, values)
@@ -64,6 +82,30 @@ class Host:
                 answer = Message("error", message.round, i, {"text": traceback.format_exc(), "defect": True})
             yield i, encode(answer)
             self._make_room(i)
+
+    def _answer(self, i: int, sending: Sending, masking: Masking | None, data: bytes) -> Message:
+        """A client's answer, under masks where the message says so."""
+        if isinstance(sending, Introduce | Roll | Prepare | Unmask):
+            if i not in self.secured:
+                self.secured[i] = Secured(i, self.identity(i))
+            return self.secured[i].answer(sending)
+        if masking is None or i in masking.bare:
+            return self.clients[i].answer(sending)
+        if i not in self.secured or not self.secured[i].knows(masking.run):
+            return Message("stranger", client=i)
+        answer = self.clients[i].answer(sending)
+        if answer.kind == "part":
+            assert isinstance(sending, Asked)
+            share = sending.weighting.part(self.clients[i].points.weight)
+            check_own(sending.question, answer.tensors, len(self.clients[i].points), share)
+            whole = to_integers({SHARE: np.array([share])}, {SHARE: SHARES})
+            part = {**answer.tensors, **whole, ROWS: np.array([len(self.clients[i].points)], np.int64)}
+        elif answer.kind == "report":
+            part = as_integers(answer.values)
+        else:
+            return answer
+        question = hashlib.sha256(data).digest()
+        return self.secured[i].hidden(part, sums_of(sending), question, masking.number, answer.round)
 
     def remember(self, setup: bytes) -> None:
         """Have the job of this message, as if it had come: for clients that are restored."""
@@ -96,8 +138,8 @@ class Host:
 class Resident:
     """Clients at one place, and how they come back after the process that held them has ended."""
 
-    def __init__(self, clients: Mapping[int, Holding]) -> None:
-        self.host = Host()
+    def __init__(self, clients: Mapping[int, Holding], identity: Callable[[int], Identity] | None = None) -> None:
+        self.host = Host(identity)
         for i, holding in clients.items():
             list(self.host.answers(holding.message(i), [i]))
 
@@ -108,12 +150,16 @@ class Resident:
 
     def snapshot(self) -> dict[str, bytes]:
         """What the clients have that is not in the file."""
+        rolls = {f"roll {kind}": data for kind, data in self.host.rolls.items()}
         if self.host.setup is None:
-            return {}
+            return rolls
         states = {f"client {i}": encode(c.snapshot()) for i, c in self.host.clients.items() if c.version >= 0}
-        return {"setup": self.host.setup, **states}
+        return {"setup": self.host.setup, **states, **rolls}
 
     def restore(self, kept: Mapping[str, bytes]) -> None:
+        for kind in (Introduce.kind, Roll.kind):
+            if f"roll {kind}" in kept:  # what follows from it follows again
+                list(self.host.answers(kept[f"roll {kind}"], list(self.host.clients)))
         if "setup" not in kept:
             return
         self.host.remember(kept["setup"])

@@ -10,6 +10,7 @@ from ffgb.core.outliers import too_large
 from ffgb.core.seeds import stream
 from ffgb.core.weighting import Weighting
 from ffgb.errors import DivergedError, FFGBError, SettingError, command
+from ffgb.privacy.integers import share_of
 from ffgb.settings import DATA, Setting
 
 log = logging.getLogger("ffgb")
@@ -32,12 +33,14 @@ class Participants:
         largest_weight: float | None = None,
         names: Sequence[str] = (),
         owners: Sequence[int] = (),
+        counted: bool = True,
     ) -> None:
         """`points` are the rows of each client, and `sizes` what they weigh, if rows have weights.
 
         With a minimum, questions and rounds go on without those who do not answer, or answer what is refused, if that
         many do; without one everyone must answer.  With a largest weight no client weighs more than that share.
         `owners` are the clients that the parts of the test set belong to: one that is refused takes its part along.
+        Not `counted`, only the sum of the points is known, and they are dealt out evenly.
         """
         self.points = list(points)
         self.sizes = [float(n) for n in (points if sizes is None else sizes)]
@@ -48,6 +51,7 @@ class Participants:
         if minimum is not None and not 1 <= minimum <= self.m:
             raise SettingError("minimum", f"is {minimum}, but only {self.m} clients take part in a round")
         self.minimum, self.by_size, self.largest_weight = minimum, by_size, largest_weight
+        self.counted = counted
         self.called = [str(name) for name in names or range(self.N)]
         self.parts = range(self.N, self.N + tests)
         self.owners = dict(zip(self.parts, owners, strict=False))
@@ -74,8 +78,14 @@ class Participants:
         everyone = self.everyone
         return [everyone[k] for k in sample(seed, t, len(everyone), self.m)]
 
-    def weighting(self, clients: Sequence[int], *, by_rows: bool = False) -> Weighting:
-        """What these clients weigh among themselves; by rows, whatever is set, if every row is to count the same."""
+    def weighting(self, clients: Sequence[int], *, by_rows: bool = False, rows: int = 0) -> Weighting:
+        """What these clients weigh among themselves; by rows, whatever is set, if every row is to count the same.
+
+        If no one knows the rows of single clients, those of all of these must be told.
+        """
+        if not self.counted and len(clients) < self.N:
+            by_size = by_rows or self.by_size
+            return Weighting(float(rows) if by_size else float(len(clients)), by_size)
         sizes = [self.sizes[i] for i in clients]
         if by_rows:
             return Weighting.of(sizes)
@@ -90,7 +100,7 @@ class Participants:
         """The share of a mean over those who were asked that those who answered make up."""
         if len(came) == len(asked):
             return 1.0
-        return math.fsum(weighting.part(self.sizes[i]) for i in came)
+        return share_of(weighting.part(self.sizes[i]) for i in came)
 
     def share(self, clients: Sequence[int]) -> float:
         """The share of all clients' weight that these have."""

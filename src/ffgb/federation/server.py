@@ -25,10 +25,12 @@ from ffgb.errors import DivergedError, FFGBError, SettingError, option
 from ffgb.federation.boosting import totals_round
 from ffgb.federation.conversation import Conversation
 from ffgb.federation.increments import increments_round
+from ffgb.federation.masked import Masked, MaskedRound, MaskedSetUp
 from ffgb.federation.participants import Participants
 from ffgb.federation.round import Round
 from ffgb.federation.state import State
-from ffgb.federation.totals import BeforeTraining
+from ffgb.federation.totals import BeforeTraining, InARound, SetUp
+from ffgb.privacy.reports import Scores
 from ffgb.protocol.codec import PRECISIONS, Message, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.engine import Engine
@@ -64,12 +66,15 @@ class Server:
         seed: int = 0,
         precision: str = "float32",
         aggregate: Aggregate | None = None,
+        secure: bool = False,
+        registered: dict[str, str] | None = None,
         on_setup: Callable[[str, int, int], None] = lambda what, done, clients: None,
         **clients: Any,
     ) -> None:
         """Clients 0 … N−1 train, with so many points each; `tests` more clients only report.
 
-        `clients` says how they take part (participants.py): participation, by_size, minimum, names …
+        `clients` says how they take part (participants.py): participation, by_size, minimum, names …  With `secure`
+        the server sees totals alone; `registered` are then the keys of real sites (federation/masked.py).
         """
         if precision not in PRECISIONS:
             raise SettingError("precision", f"is {' or '.join(PRECISIONS)}, not {precision!r}")
@@ -77,8 +82,25 @@ class Server:
         self.conversation = Conversation(engine, self.clients)
         self.engine, self.seed, self.precision, self.on_setup = engine, seed, precision, on_setup
         self.aggregate = aggregate or Mean()
+        self.masked = self._hidden(registered) if secure else None
         self.setup_absent: dict[str, list[str]] = {}
         """Who is missing in the total of each question of the set-up, where anyone is."""
+
+    def _hidden(self, registered: dict[str, str] | None) -> Masked:
+        """Totals under masks, if everything else allows them."""
+        if self.clients.m < self.clients.N:
+            raise SettingError(
+                "participation",
+                "cannot be combined with secure totals: the difference of two totals over different clients tells one "
+                f"of them; leave {option('participation')} out",
+            )
+        if not isinstance(self.aggregate, Mean) or self.clients.largest_weight is not None:
+            raise FFGBError(
+                f"secure totals hide the parts that {option('aggregate')} and {option('largest_weight')} compare; "
+                f"leave these out, or use {option('secure', 'off')}"
+            )
+        self.conversation.quiet = True
+        return Masked(self.conversation, registered)
 
     @property
     def N(self) -> int:
@@ -105,7 +127,10 @@ class Server:
         given both after each question, so that a server that is started again need not repeat it.
         """
         totals = {} if known is None else known
-        ask = BeforeTraining(self.conversation, before or Costs(), totals, self.setup_absent, keep, self.on_setup)
+        rest = before or Costs(), totals, self.setup_absent, keep, self.on_setup
+        ask: SetUp = (
+            BeforeTraining(self.conversation, *rest) if self.masked is None else MaskedSetUp(self.masked, *rest)
+        )
         try:
             with np.errstate(all="ignore"):  # totals are checked
                 target = scaled_target(ask, loss) if scale_target and f0 is None else target
@@ -117,6 +142,11 @@ class Server:
                 f"no learner can be made of what all clients together say ({error}); look for columns with very large "
                 f"values, or choose another {option('map')}"
             ) from error
+        if self.masked is not None and not isinstance(algorithm, Totals):
+            raise FFGBError(
+                "only totals can be secure: in this algorithm clients send increments of their own, which are no sums; "
+                f"use {option('geometry', 'shared')} with one local step, or {option('secure', 'off')}"
+            )
         at_server = geometry if isinstance(algorithm, Totals) else None
         if isinstance(algorithm, Totals) and geometry is None:
             raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
@@ -168,10 +198,11 @@ class Server:
             sampled = self.clients.sample(self.seed, t // state.job.algorithm.phases)  # line 3
             state, S = self.conversation.catch_up(state, sampled)
             done = self._round(state, S, stop=stop)  # lines 4 and 5
-            state, reports = done.state, self.conversation.reports(done.state, done.S, done.reports)
-            metrics = self._metrics(state, [i for i in done.S if i in reports], done.gammas, reports) | dict(
-                done.measured
-            )
+            state, scores = done.state, done.scores
+            if scores is None:
+                reports = self.conversation.reports(done.state, done.S, done.reports)
+                scores = self._scores([i for i in done.S if i in reports], reports)
+            metrics = self._metrics(state, done.gammas, *scores) | dict(done.measured)
             metrics |= {"participants": len(done.answered), "seconds": time.perf_counter() - began}
             metrics |= self._absences(t, [*self.clients.refused, *sampled], done)
             if metrics["train_loss"] is not None and not math.isfinite(metrics["train_loss"]):
@@ -185,7 +216,9 @@ class Server:
     def _round(self, state: State, S: Sequence[int], *, stop: bool) -> Round:
         """The two ways in which clients take part."""
         if isinstance(state.job.algorithm, Totals):
-            return totals_round(self.conversation, state, S, self.aggregate, stop=stop)
+            if self.masked is not None:
+                return totals_round(MaskedRound(self.masked, state, S), stop=stop)
+            return totals_round(InARound(self.conversation, state, S, self.aggregate), stop=stop)
         return increments_round(self.conversation, state, S, self.aggregate)
 
     def report(self, state: State) -> tuple[State, dict[str, Any]]:
@@ -195,7 +228,7 @@ class Server:
         came = [i for i in everyone if i in reports]
         costs = state.costs.down(question.message(), len(everyone)).up(reports[i] for i in came)
         state = replace(state, costs=costs)
-        return state, self._metrics(state, came, (), reports)
+        return state, self._metrics(state, (), *self._scores(came, reports))
 
     def noted(self, costs: Costs) -> dict[str, Any]:
         """What a server that is started again must know of the set-up besides its totals: `recall` reads it."""
@@ -231,28 +264,40 @@ class Server:
         }
         return {name: names for name, names in found.items() if names}
 
+    def _scores(self, S: Sequence[int], reports: Mapping[int, Message]) -> tuple[Scores | None, Scores | None]:
+        """How good f^t is at the rows of these clients, and at those held out."""
+        tests = [i for i in self.clients.tests if i in reports]
+        train, test = (Scores.of([reports[i].values for i in some]) for some in (S, tests))
+        if train is not None:
+            means = [reports[i].values["loss"] / reports[i].values["weight"] for i in S]
+            weights = self.clients.weights(S)
+            mean = sum(w * each for w, each in zip(weights, means, strict=True)) / sum(weights)
+            train = replace(train, mean=mean * train.clients)
+        return train, test
+
     def _metrics(
-        self, state: State, S: Sequence[int], gammas: Sequence[float], reports: Mapping[int, Message]
+        self, state: State, gammas: Sequence[float], train: Scores | None, test: Scores | None
     ) -> dict[str, Any]:
-        weights = self.clients.weights(S) if S else []
-        losses = [reports[i].values["loss"] / reports[i].values["weight"] for i in S]
-        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights) if S else None
-        metrics: dict[str, Any] = {"round": state.t, "train_loss": mean}
+        loss = None
+        if train is not None:
+            by_size = self.clients.by_size and self.masked is not None
+            loss = train.loss / train.weight if by_size else train.mean / train.clients
+        metrics: dict[str, Any] = {"round": state.t, "train_loss": loss}
         classification = state.job.loss.classification
-        for name, part in (("train", S), ("test", [i for i in self.clients.tests if i in reports])):
-            if weight := sum(reports[i].values["weight"] for i in part):
-                score = sum(reports[i].values["score"] for i in part) / weight
+        for name, part in (("train", train), ("test", test)):
+            if part is not None:
+                score = part.score / part.weight
                 metrics[f"{name}_accuracy" if classification else f"{name}_rmse"] = (
                     score if classification else score**0.5
                 )
-                if name == "test":
-                    metrics["test_loss"] = sum(reports[i].values["loss"] for i in part) / weight
+        if test is not None:
+            metrics["test_loss"] = test.loss / test.weight
         return (
             metrics
             | state.costs.mean(self.N, state.job.family.size)
             | {
                 "gamma_min": min(gammas) if gammas else None,  # only weak learners have one
                 "gamma_median": statistics.median(gammas) if gammas else None,
-                "participants": len(S),
+                "participants": 0 if train is None else train.clients,
             }
         )

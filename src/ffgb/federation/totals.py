@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -13,17 +14,19 @@ import numpy as np
 
 from ffgb.core.functions import Function
 from ffgb.core.means import Aggregate, Mean
-from ffgb.core.questions import Question, RoundQuestion, Sum
+from ffgb.core.questions import Question, RoundQuestion
 from ffgb.core.types import Array, Tensors
-from ffgb.core.weighting import Weighting
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.conversation import TRIES, AbsentError, Conversation
+from ffgb.federation.parts import means_of, own_part
+from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
-from ffgb.privacy.integers import add, check_integers, from_integers
+from ffgb.privacy.integers import add
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.describe import describe
 from ffgb.protocol.messages import Asked
+from ffgb.protocol.sending import Sending
 
 log = logging.getLogger("ffgb")
 
@@ -36,9 +39,8 @@ UNUSABLE = (FFGBError, ArithmeticError, np.linalg.LinAlgError)
 REFUSED = "sent a part that is refused"
 
 
-@final
-class BeforeTraining:
-    """`ask` in set-up: all clients are asked, and a client that lies is left out of the run.
+class SetUp(ABC):
+    """`ask` in set-up: all clients are asked.
 
     `known` remembers totals for the next time that the same is asked; `keep` is given both after each question, so that
     a server that is started again need not repeat it.
@@ -73,6 +75,15 @@ class BeforeTraining:
                 self.absent[name] = [self.clients.called[i] for i in missing]
             self.keep(self.known, self.costs)
         return self.known[key]
+
+    @abstractmethod
+    def _asked(self, question: Question, first: Sequence[int]) -> tuple[Any, list[int] | None]:
+        """The total over those who are asked first, and whose answers are in it; None if it must be asked again."""
+
+
+@final
+class BeforeTraining(SetUp):
+    """`ask` in set-up, with parts in the open: a client that lies is left out of the run."""
 
     def _asked(self, question: Question, first: Sequence[int]) -> tuple[Any, list[int] | None]:
         """The total, and whose answers are in it; None if one of those is a lie.
@@ -136,13 +147,49 @@ class BeforeTraining:
                     yield i, answers.pop(i)
 
 
+class RoundAsk(ABC):
+    """`ask` in a round: the clients of the round are asked."""
+
+    def __init__(self, conversation: Conversation, state: State, S: Sequence[int]) -> None:
+        self.conversation, self.clients = conversation, conversation.clients
+        self.state, self.present = state, list(S)
+        """The state, with what questions have cost, and those who have answered all of them."""
+
+    @abstractmethod
+    def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any: ...
+
+    @abstractmethod
+    def deliver(self, state: State, sending: Sending) -> Delivered:
+        """Everyone who is present goes on to f^{t+1}."""
+
+    @property
+    def complete(self) -> bool:
+        """Everyone takes part whose points the geometry was made of."""
+        made_of = self.clients.in_geometry
+        return set(self.present) == (set(range(self.clients.N)) if made_of is None else made_of)
+
+    def gradient_bound(self, of_loss: float) -> float:
+        if not self.complete:
+            return math.inf
+        return of_loss if self.state.gradient_bound is None else min(of_loss, self.state.gradient_bound)
+
+    def noise(self, freedom: float | None) -> float | None:
+        """For independent noise at n points and h = Hφ, H = Φ(G + λI)⁻¹Φ'/n, one expects
+        ⟨h, φ⟩² / ‖h‖²‖φ‖² ≈ tr(H)² / (n tr(H²))."""
+        if freedom is None:
+            return None
+        weights = self.clients.weights(self.present)
+        total, points = math.fsum(weights), self.clients.points
+        return freedom * math.fsum((w / total) ** 2 / points[i] for i, w in zip(self.present, weights, strict=True))
+
+
 @final
-class InARound:
-    """`ask` in a round: the clients of the round are asked, and one that lies is left out of the round."""
+class InARound(RoundAsk):
+    """`ask` in a round, with parts in the open: a client that lies is left out of the round."""
 
     def __init__(self, conversation: Conversation, state: State, S: Sequence[int], aggregate: Aggregate) -> None:
-        self.conversation, self.clients, self.aggregate = conversation, conversation.clients, aggregate
-        self.state, self.present = state, list(S)
+        super().__init__(conversation, state, S)
+        self.aggregate = aggregate
 
     def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any:
         weighting = self.clients.weighting(self.present)
@@ -197,42 +244,14 @@ class InARound:
 
     @property
     def complete(self) -> bool:
-        """Everyone takes part whose points the geometry was made of."""
-        made_of = self.clients.in_geometry
-        if not isinstance(self.aggregate, Mean):
-            return False  # what robust means say of sizes bounds nothing
-        return set(self.present) == (set(range(self.clients.N)) if made_of is None else made_of)
+        # what robust means say of sizes bounds nothing
+        return isinstance(self.aggregate, Mean) and super().complete
 
-    def gradient_bound(self, of_loss: float) -> float:
-        if not self.complete:
-            return math.inf
-        return of_loss if self.state.gradient_bound is None else min(of_loss, self.state.gradient_bound)
-
-    def noise(self, freedom: float | None) -> float | None:
-        """For independent noise at n points and h = Hφ, H = Φ(G + λI)⁻¹Φ'/n, one expects
-        ⟨h, φ⟩² / ‖h‖²‖φ‖² ≈ tr(H)² / (n tr(H²))."""
-        if freedom is None:
-            return None
-        weights = self.clients.weights(self.present)
-        total, points = math.fsum(weights), self.clients.points
-        return freedom * math.fsum((w / total) ** 2 / points[i] for i, w in zip(self.present, weights, strict=True))
-
-
-def own_part(question: Question, answer: Message, rows: int, weighting: Weighting, size: float) -> dict[str, Array]:
-    """A client's part as numbers, with means that are those of its own rows; an FFGBError if it cannot be one."""
-    if (points := answer.values.get("points")) != rows:
-        raise FFGBError(f"it is of {points} points, and the client has {rows}")
-    check_integers(answer.tensors, question.sums)
-    part = weighting.part(size)
-    own = means_of(answer.tensors, question.sums, part)
-    question.check(own, rows, part)
-    return own
-
-
-def means_of(whole: Tensors, sums: Mapping[str, Sum], part: float) -> dict[str, Array]:
-    """Integers as numbers; of means, given the share of the whole that they are of."""
-    found = from_integers(whole, sums)
-    return {name: array / part if sums[name].kind == "mean" else array for name, array in found.items()}
+    def deliver(self, state: State, sending: Sending) -> Delivered:
+        reports = self.conversation.ask(state, sending, [*self.present, *self.clients.tests])
+        came = [i for i in self.present if i in reports]
+        costs = state.costs.down(sending.message(), len(self.present)).up(reports[i] for i in came)
+        return Delivered(replace(state, costs=costs), came, reports)
 
 
 def total_of(question: Question, whole: Tensors, part: float) -> Any:

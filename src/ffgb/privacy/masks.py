@@ -5,34 +5,30 @@ secret and the question both draw the same mask; one adds it to its part and the
 parts that are counted in 32 bits).  So the sum of all masked parts is the sum of the parts, to the bit, and any fewer
 of them are uniform noise.
 
-A `Roster` says who takes part in a run, with which keys; it never changes.  `Masks` are one site's.
+A `Roster` says who takes part in a run, with which keys; it never changes.  `Masks` are one site's.  Where a run must
+go on without a site that dies, each part has one mask more, of the site's own (tolerance.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import add_stream, agreed, derived, public_of
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from ffgb.privacy.ciphers import KEY, add_stream, agreed, derived, public_of
 
 FEWEST = 3
 """Sites: of two, each knows the other's part from the total."""
 COMPLETE = 100
 """Sites up to which every two of them have a mask; beyond, each has one with so many others that it is never alone."""
-KEY = 32
-"""Bytes of a public key."""
 
 
 @final
@@ -43,25 +39,31 @@ class Roster:
     run: str
     names: tuple[str, ...]
     keys: tuple[bytes, ...]
+    threshold: int = 0
+    """Sites that must answer for a total to come out; 0: all, and no share of a secret is kept by anyone."""
 
     def __post_init__(self) -> None:
-        if len(self.names) < FEWEST:
+        N = len(self.names)
+        if N < FEWEST:
             raise FFGBError(
-                f"a total over {len(self.names)} sites hides no one's part: with two, each knows the other's; "
+                f"a total over {N} sites hides no one's part: with two, each knows the other's; "
                 f"secure totals need {FEWEST}"
             )
-        if len(set(self.names)) < len(self.names) or len(self.keys) != len(self.names):
+        if len(set(self.names)) < N or len(self.keys) != N:
             raise FFGBError("in the list of sites a name is there twice, or a key is missing")
-        if len(set(self.keys)) < len(self.keys):
+        if len(set(self.keys)) < N:
             raise FFGBError("in the list of sites two have the same key")
         if any(len(key) != KEY for key in self.keys):
             raise FFGBError(f"in the list of sites a key has not {KEY} bytes")
+        if self.threshold:
+            check_threshold(self.threshold, N)
 
     @cached_property
     def digest(self) -> bytes:
         """Which roster it is: every mask depends on it."""
         parts = [
             self.run.encode(),
+            self.threshold.to_bytes(4, "big"),
             *(part for n, k in zip(self.names, self.keys, strict=True) for part in (n.encode(), k)),
         ]
         return hashlib.sha256(b"ffgb roster" + b"".join(len(p).to_bytes(4, "big") + p for p in parts)).digest()
@@ -83,11 +85,25 @@ class Roster:
         return self.keys[self.names.index(name)]
 
 
+def check_threshold(t: int, N: int) -> None:
+    """Raise an FFGBError if t of N sites cannot stand for all."""
+    if not max(FEWEST, N // 2 + 1) <= t <= N:
+        raise FFGBError(
+            f"a secure total over {t} of {N} sites protects no one: it needs more than half of them, and at least "
+            f"{FEWEST}"
+        )
+    if N > COMPLETE:
+        raise FFGBError(
+            f"secure totals that go on without a site are for up to {COMPLETE} sites, and here are {N}; let all of "
+            "them answer"
+        )
+
+
 @final
 class Masks:
     """One site's masks in a run."""
 
-    def __init__(self, name: str, key: X25519PrivateKey, roster: Roster) -> None:
+    def __init__(self, name: str, key: bytes, roster: Roster) -> None:
         if name not in roster.names or roster.key_of(name) != public_of(key):
             raise FFGBError("the list of sites that the server sent does not have this site with its own key")
         self.name, self.roster = name, roster
@@ -97,36 +113,85 @@ class Masks:
         }
         self._used: dict[bytes, bytes] = {}
 
-    def masked(self, part: Tensors, sums: Mapping[str, Sum], question: bytes) -> dict[str, Array]:
-        """A part as it leaves the site.
+    def box_key(self, other: str, sender: str, number: int) -> bytes:
+        """The key of a box that one of two sites sends the other."""
+        return derived(self._pairs[other], b"ffgb box" + number.to_bytes(8, "big") + sender.encode())
+
+    def seed(self, other: str, number: int) -> bytes:
+        """What two sites draw their mask for question `number` from."""
+        return derived(self._pairs[other], b"ffgb seed" + number.to_bytes(8, "big"))
+
+    def label(self, question: bytes) -> bytes:
+        """A question's name, which every mask depends on."""
+        return hashlib.sha256(self.roster.digest + question).digest()
+
+    def masked(
+        self, part: Tensors, sums: Mapping[str, Sum], question: bytes, number: int = 0, own: bytes | None = None
+    ) -> dict[str, Array]:
+        """A part as it leaves the site; with the key of a mask of its `own`, that too.
 
         A mask serves once: the same question with another part is refused, since the difference of two answers would
         be what the mask is to hide.
         """
-        label = hashlib.sha256(self.roster.digest + question).digest()
+        label = self.label(question)
         content = hashlib.sha256(b"".join(part[name].tobytes() for name in sorted(sums))).digest()
         if self._used.setdefault(label, content) != content:
             raise FFGBError(
                 "a question came again after this site's answer to it had changed; its mask is not used twice"
             )
-        found = {name: _wrapping(part[name], each) for name, each in sums.items()}
-        for other, secret in self._pairs.items():
-            key, sign = derived(secret, label), 1 if self.name < other else -1
-            add_stream([found[name] for name in sorted(found)], key, sign)
-        return {name: array.view(sums[name].dtype).reshape(sums[name].shape) for name, array in found.items()}
+        found = {name: wrapping(part[name], each) for name, each in sums.items()}
+        flat = [found[name] for name in sorted(found)]
+        for other in self._pairs:
+            add_stream(flat, derived(self.seed(other, number), label), sign_of(self.name, other))
+        if own is not None:
+            add_stream(flat, derived(own, label), 1)
+        return unwrapped(found, sums)
 
 
-def _wrapping(array: Array, each: Sum) -> Array:
+def sign_of(name: str, other: str) -> int:
+    """Of two sites one adds their mask, and the other takes it off."""
+    return 1 if name < other else -1
+
+
+def wrapping(array: Array, each: Sum) -> Array:
     """Integers that go round: a copy, flat, without sign."""
     if each.kind == "largest":
         raise FFGBError("the largest of all sites is no sum, and cannot be masked")
     return np.ascontiguousarray(array, each.dtype).ravel().view(f"uint{each.bits}").copy()
 
 
+def unwrapped(flat: Mapping[str, Array], sums: Mapping[str, Sum]) -> dict[str, Array]:
+    """Such integers in the shape in which they travel."""
+    return {name: array.view(sums[name].dtype).reshape(sums[name].shape) for name, array in flat.items()}
+
+
+@final
+class MaskedSum:
+    """The total of masked parts: parts are added as they come, and none of them is kept."""
+
+    def __init__(self, sums: Mapping[str, Sum]) -> None:
+        self.sums = sums
+        self._total = {name: np.zeros(math.prod(each.shape), f"uint{each.bits}") for name, each in sums.items()}
+
+    def add(self, part: Tensors) -> None:
+        for name, each in self.sums.items():
+            self._total[name] += wrapping(part[name], each)
+
+    def unmask(self, streams: Sequence[tuple[bytes, int]]) -> None:
+        """Take off masks that did not cancel: keys, and the signs with which they were added."""
+        flat = [self._total[name] for name in sorted(self._total)]
+        for key, sign in streams:
+            add_stream(flat, key, -sign)
+
+    @property
+    def total(self) -> dict[str, Array]:
+        """As integers: only right if no mask is left."""
+        return {name: array.astype(np.int64) for name, array in unwrapped(self._total, self.sums).items()}
+
+
 def add_masked(parts: Iterable[Tensors], sums: Mapping[str, Sum]) -> dict[str, Array]:
     """The total of the masked parts of all sites of a roster, as integers; parts are added as they come."""
-    total = {name: np.zeros(math.prod(each.shape), f"uint{each.bits}") for name, each in sums.items()}
+    whole = MaskedSum(sums)
     for part in parts:
-        for name, each in sums.items():
-            total[name] += _wrapping(part[name], each)
-    return {name: total[name].view(each.dtype).astype(np.int64).reshape(each.shape) for name, each in sums.items()}
+        whole.add(part)
+    return whole.total

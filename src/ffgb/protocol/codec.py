@@ -44,8 +44,16 @@ VALUES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "part": {"points": int},
     "answer": {"notes": dict},
     "report": {"points": int, "loss": Number, "score": Number, "weight": Number},
+    "masked": {},
+    "stranger": {},
+    "key": {"signature": str},
+    "prepared": {},
+    "shares": {},
 }
 """What clients' messages say besides arrays."""
+
+KEYS = ("introduction", "key", "roster", "prepare", "prepared", "unmask", "shares")
+"""Kinds of messages that carry keys and shares of secrets (masking.py), and nothing of a model."""
 
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
@@ -74,6 +82,8 @@ class Message:
     @property
     def parameters(self) -> int:
         """Numbers it carries.  A learner's own weight in a sum is not counted as a parameter; in bytes it is."""
+        if self.kind in KEYS:
+            return 0
         return sum(a.size for name, a in self.tensors.items() if name not in ("weights", "radii"))
 
 

@@ -38,6 +38,10 @@ class Costs:
             bytes_down=self.bytes_down + len(encode(message)) * clients,
         )
 
+    def plus(self, other: Costs) -> Costs:
+        """Both together."""
+        return Costs(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+
     def since(self, before: Costs) -> Costs:
         """What came after."""
         return Costs(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))

@@ -9,6 +9,7 @@
     Along: the same, along the function of the last question report
     Report: nothing but that                                 report
     Remember: what a client kept before it was restored      ready
+    Introduce, Roll, Prepare, Unmask: secure totals (masking.py)
 
 A client that is not where a message says (it restarted, or missed rounds) answers `resync` with the version it has; one
 that cannot answer says `error`.  A message is read once in a process, for all of its clients.
@@ -16,9 +17,8 @@ that cannot answer says `error`.  A message is read once in a process, for all o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 from ffgb.algorithms import Increments
@@ -30,39 +30,8 @@ from ffgb.errors import FFGBError
 from ffgb.protocol.codec import Expected, Form, Message
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, Update, light
-
-ALWAYS = ("resync", "error")
-"""What may come in place of any answer."""
-SETUP_ROUND = -1
-"""The round of a question that is asked before training."""
-
-
-class Sending(ABC):
-    """A message to clients."""
-
-    kind: ClassVar[str]
-    before_training: ClassVar[bool] = False
-    """It is sent once, before the first round."""
-    with_f: ClassVar[bool] = True
-    """Only a client that has a job can answer it."""
-
-    @property
-    @abstractmethod
-    def answer(self) -> str:
-        """The answer in a word or two: what leaves a client."""
-
-    @abstractmethod
-    def message(self) -> Message:
-        """As it travels."""
-
-    @staticmethod
-    @abstractmethod
-    def read(message: Message, job: Job | None) -> Sending:
-        """From what has travelled; an FFGBError if it is none."""
-
-    @abstractmethod
-    def expected(self, job: Job | None) -> Expected:
-        """What a client may answer."""
+from ffgb.protocol.masking import Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.sending import ALWAYS, SETUP_ROUND, Sending
 
 
 def _question_in(message: Message) -> tuple[Question, Weighting]:
@@ -233,19 +202,25 @@ class Take(_Reported):
     precision: str = "float32"
     exact: bool = False
     """Every bit is sent, for a client that is restored and must go on as it was."""
+    quiet: bool = False
+    """The client only says that it is ready: in a secure training no report of a single client leaves it."""
 
     @property
     def round(self) -> int:  # type: ignore[override]
         return self.update.version
 
     def message(self) -> Message:
-        return self.update.message(self.kind, exact=self.exact, precision=self.precision)
+        message = self.update.message(self.kind, exact=self.exact, precision=self.precision)
+        return replace(message, values={**message.values, "quiet": True}) if self.quiet else message
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Take:
         if job is None:
             raise FFGBError("an update came before a job")
-        return Take(Update.read(message, job))
+        return Take(Update.read(message, job), quiet=message.values.get("quiet") is True)
+
+    def expected(self, job: Job | None) -> Expected:
+        return Expected(("ready", *ALWAYS)) if self.quiet else super().expected(job)
 
 
 @final
@@ -308,7 +283,8 @@ class Remember(Sending):
 
 
 KINDS: Mapping[str, type[Sending]] = {
-    kind.kind: kind for kind in (Asked, Setup, Turn, Train, Take, Along, Report, Remember)
+    kind.kind: kind
+    for kind in (Asked, Setup, Turn, Train, Take, Along, Report, Remember, Introduce, Roll, Prepare, Unmask)
 }
 """Every kind of message that a server may send."""
 

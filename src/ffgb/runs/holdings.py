@@ -67,5 +67,6 @@ def server_options(config: Config) -> dict[str, Any]:
         "by_size": config.client_weights == "size",
         "largest_weight": config.largest_weight,
         "precision": config.precision,
+        "secure": config.secure == "on",
         "aggregate": make_aggregate(config.aggregate, config.trim),
     }

@@ -24,6 +24,7 @@ from ffgb.features.catalogue import FOURIER, PATCHES, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
 from ffgb.learners.nets import Net
+from ffgb.privacy.masks import FEWEST
 from ffgb.runs.starting import SHAPING, check_start, learner_of, starting_model
 from ffgb.settings import Values
 from ffgb.user_code import class_named
@@ -105,12 +106,46 @@ def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) 
     by_size = chosen["geometry"] == "shared" or issubclass(algorithm, Parametric)
     chosen["client_weights"] = config.client_weights or ("size" if by_size else "uniform")
     _check_weights(config, chosen)
+    chosen["secure"] = secure_or_not(config, chosen)
     found = dataclasses.replace(config, **chosen)
     suits = _suits(found, dataset, algorithm, m < clients)
     unset = {name: value for name, value in suits.items() if hasattr(config, name) and getattr(config, name) is None}
     if model is not None:
         unset = {name: value for name, value in unset.items() if name not in SHAPING}
     return dataclasses.replace(found, **unset)
+
+
+def secure_or_not(config: Any, chosen: Mapping[str, Any]) -> str:
+    """Are totals masked?  Between real sites they are, unless someone says that they are not."""
+    real = tuple(config.data) == ("sites",)
+    if config.secure == "off" or (config.secure is None and not real):
+        return "off"
+    why = _not_secure(config, chosen)
+    if why is None:
+        return "on"
+    raise FFGBError(f"totals cannot be secure here: {why}, or say {option('secure', 'off')}, which every site is shown")
+
+
+def _not_secure(config: Any, chosen: Mapping[str, Any]) -> str | None:
+    """Why totals cannot be masked, and what to do; None if they can."""
+    if chosen["geometry"] != "shared" or (config.local_steps or 1) > 1:
+        return (
+            "in this training clients send increments of their own, which are no sums; use "
+            f"{option('geometry', 'shared')} with one local step"
+        )
+    if chosen["clients"] < FEWEST:
+        return f"with {chosen['clients']} sites each knows the other's part from the total; bring {FEWEST}"
+    if chosen["participation"] < chosen["clients"]:
+        return f"the difference of totals over different clients tells one of them; leave {option('participation')} out"
+    if config.aggregate != "mean":
+        return f"masks hide what robust means compare; use {option('aggregate', 'mean')}"
+    if config.largest_weight is not None:
+        return f"masks hide the sizes that {option('largest_weight')} compares; leave it out"
+    if config.precision != "float32":
+        return f"parts are exact integers under masks; leave {option('precision')} out"
+    if tuple(config.data) == ("sites",) and chosen["client_weights"] != "size":
+        return f"the rows of single sites are not known to the server; use {option('client_weights', 'size')}"
+    return None
 
 
 def _who(config: Any, dataset: Dataset) -> dict[str, Any]:

@@ -1,0 +1,347 @@
+"""Secure totals: the server adds up what clients send under masks, and sees nothing but the sum.
+
+`Masked` is one run's: who takes part with which keys, and the numbers of questions.  `MaskedSetUp` and `MaskedRound`
+are what totals.py has for parts in the open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ffgb.core.functions import Function
+from ffgb.core.questions import Question, RoundQuestion
+from ffgb.core.types import Array, Tensors
+from ffgb.errors import DivergedError, FFGBError
+from ffgb.federation.conversation import TRIES, Conversation
+from ffgb.federation.participants import GO_ON
+from ffgb.federation.parts import means_of
+from ffgb.federation.round import Delivered
+from ffgb.federation.state import State
+from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
+from ffgb.privacy.hidden import Hidden
+from ffgb.privacy.integers import ROWS, SHARE, SHARES
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster
+from ffgb.privacy.reports import Scores
+from ffgb.privacy.secured import run_of
+from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
+from ffgb.protocol.codec import Message, encode
+from ffgb.protocol.costs import Costs
+from ffgb.protocol.masking import Group, Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.messages import Asked
+from ffgb.protocol.sending import Sending
+from ffgb.settings import RUN, Setting
+
+log = logging.getLogger("ffgb")
+
+SETTINGS = (
+    Setting(
+        "secure",
+        "text",
+        "Totals under masks: no one sees the part of a single client (shared geometry).",
+        RUN,
+        unset="on between real sites, off on one machine",
+        choices=("on", "off"),
+        when="Say on to try and measure masks on one machine; say off between sites that may see one another's sums.",
+    ),
+)
+
+Asking: TypeAlias = Callable[[Sending, Sequence[int]], dict[int, Message]]
+"""Send a message to clients, and get the answers that came."""
+
+
+class ImpossibleError(FFGBError):
+    """A total that no sites can have: one of them has sent wrong numbers, and masks hide which."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A total over some clients, as integers."""
+
+    sums: dict[str, Array]
+    came: list[int]
+    """Whose parts are in it."""
+    complete: bool
+
+    @property
+    def share(self) -> float:
+        """Of how much of the whole it is."""
+        return 1.0 if self.complete else float(self.sums[SHARE][0]) * float(SHARES.unit)
+
+    @property
+    def rows(self) -> int:
+        return int(self.sums[ROWS][0])
+
+    @property
+    def own(self) -> Tensors:
+        """The arrays of the question alone."""
+        return {name: array for name, array in self.sums.items() if name not in (SHARE, ROWS)}
+
+
+@final
+class Masked:
+    """The totals of one run, under masks."""
+
+    def __init__(self, conversation: Conversation, registered: dict[str, str] | None = None) -> None:
+        """`registered` are the public keys (DER, in hexadecimal digits) of sites by name; none in a simulation."""
+        clients = conversation.clients
+        self.conversation, self.run = conversation, secrets.token_hex(8)
+        N, minimum = clients.N, clients.minimum
+        threshold = 0 if minimum is None or minimum == N else minimum
+        self.groups = [self._group(range(N), clients.called, registered, threshold)]
+        owned = [(i, clients.called[clients.owners[i]]) for i in clients.parts if i in clients.owners]
+        if len(owned) >= FEWEST:
+            numbers, names = zip(*owned, strict=True)
+            some = min(threshold, len(owned))
+            self.groups.append(self._group(numbers, names, registered, some if 2 * some > len(owned) else 0))
+        elif owned:
+            log.warning("fewer than %d sites hold out rows: there is no total score over them", FEWEST)
+        self.bare = () if owned else tuple(clients.parts)
+        """Parts of a test set that belong to no site."""
+        self.costs = Costs()
+        self.number = -1
+        self._roll: Roll | None = None
+        self._prepared: dict[int, Unmasking] = {}
+
+    @staticmethod
+    def _group(
+        numbers: Iterable[int], names: Sequence[str], registered: dict[str, str] | None, threshold: int
+    ) -> Group:
+        keys = tuple("" if registered is None else registered[name] for name in names)
+        return Group(tuple(numbers), tuple(names), keys, threshold)
+
+    @property
+    def tests(self) -> list[int]:
+        """Clients that report on rows that are held out."""
+        asked = [*self.bare, *(i for group in self.groups[1:] for i in group.numbers)]
+        return [i for i in self.conversation.clients.tests if i in asked]
+
+    # Who takes part
+
+    def _introduce(self, clients: Sequence[int] | None = None) -> None:
+        """Exchange keys with all clients; with some of them again, if they have forgotten."""
+        if clients is None and self._roll is not None:
+            return
+        everyone = [i for group in self.groups for i in group.numbers]
+        keys = self._exchange(Introduce(self.run, tuple(self.groups)), clients or everyone)
+        if self._roll is None:
+            if missing := [self.conversation.clients.name(i) for i in everyone if i not in keys]:
+                raise FFGBError(f"{missing[0]} sent no key, and secure totals begin with all clients; {GO_ON}")
+            self._roll = Roll(
+                self.run,
+                tuple(np.stack([keys[i].tensors["key"] for i in group.numbers]) for group in self.groups),
+                tuple(tuple(keys[i].values["signature"] for i in group.numbers) for group in self.groups),
+            )
+        ready = self._exchange(self._roll, clients or everyone)
+        if clients is None and (missing := [self.conversation.clients.name(i) for i in everyone if i not in ready]):
+            raise FFGBError(f"{missing[0]} does not take the keys of the other clients; {GO_ON}")
+
+    def _exchange(self, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
+        """Answers to a message about masks; who sends none is named in the log, and is missing."""
+        failed: dict[int, FFGBError] = {}
+        answers = self.conversation.exchange(sending, clients, None, TRIES, wait=True, failed=failed)
+        self.costs = self.costs.down(sending.message(), len(clients)).up(answers.values())
+        for i, error in failed.items():
+            log.warning("%s %s", self.conversation.clients.name(i), error)
+        return answers
+
+    def _next(self) -> int:
+        """The number of the next question; every now and then clients share the secrets of some questions."""
+        self._introduce()
+        self.number += 1
+        if self.number % BATCH:
+            return self.number
+        assert self._roll is not None
+        for g, group in enumerate(self.groups):
+            if not group.threshold:
+                continue
+            sending = Prepare(self.run, self.number // BATCH, shapes(len(group.names)))
+            answers = self._known(lambda s, some: self._exchange(s, some), sending, group.numbers)
+            prepared = {group.place(i): answer.tensors for i, answer in answers.items() if answer.kind == "prepared"}
+            if missing := [name for place, name in enumerate(group.names) if place not in prepared]:
+                raise FFGBError(f"client {missing[0]} did not share its secrets, and everyone must; {GO_ON}")
+            roster = Roster(run_of(self.run, g), group.names, _rows(self._roll.keys[g]), group.threshold)
+            self._prepared[g] = Unmasking(roster, prepared)
+        return self.number
+
+    def _known(self, ask: Asking, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
+        """Answers of clients that know the run; those that have forgotten it are introduced again."""
+        answers = ask(sending, clients)
+        for _ in range(TRIES):
+            strangers = [i for i, answer in answers.items() if answer.kind == "stranger"]
+            if not strangers:
+                break
+            self._introduce(strangers)
+            answers |= ask(sending, strangers)
+        return {i: answer for i, answer in answers.items() if answer.kind != "stranger"}
+
+    # Totals
+
+    def total(
+        self, sending: Sending, ask: Asking, clients: Sequence[int], some: int
+    ) -> tuple[dict[int, Whole], dict[int, Message], Hidden]:
+        """The total of each group, and the answers that are no part of one: some clients are asked at a time."""
+        hidden = Hidden(sending, self.run, self._next(), self.bare)
+        sums = {g: MaskedSum(hidden.sums) for g in range(len(self.groups))}
+        group_of = {i: g for g, group in enumerate(self.groups) for i in group.numbers}
+        came: dict[int, list[int]] = {g: [] for g in sums}
+        others: dict[int, Message] = {}
+        for first in range(0, len(clients), some):
+            for i, answer in self._known(ask, hidden, clients[first : first + some]).items():
+                if answer.kind == "masked":
+                    sums[group_of[i]].add(answer.tensors)
+                    came[group_of[i]].append(i)
+                    answer = replace(answer, tensors={})
+                others[i] = answer
+        question = hashlib.sha256(encode(hidden.message())).digest()
+        found: dict[int, Whole] = {}
+        for g, group in enumerate(self.groups):
+            arrived = sorted(came[g])
+            if not arrived or (len(arrived) < (group.threshold or len(group.numbers))):
+                continue
+            if group.threshold:
+                sums[g].unmask(self._shares(g, question, hidden.number, arrived))
+            found[g] = Whole(sums[g].total, arrived, len(arrived) == len(group.numbers))
+        return found, others, hidden
+
+    def _shares(self, g: int, question: bytes, number: int, arrived: Sequence[int]) -> list[tuple[bytes, int]]:
+        """The masks that are left in a total, by the shares of those whose parts have arrived."""
+        group, unmasking = self.groups[g], self._prepared[g]
+        places = tuple(group.place(i) for i in arrived)
+        unmask = Unmask(self.run, number, question.hex(), places, unmasking.boxes(number))
+        answers = self._exchange(unmask, arrived)
+        shares = {group.place(i): a.tensors["shares"] for i, a in answers.items() if a.kind == "shares"}
+        if len(shares) < group.threshold:
+            raise FFGBError(
+                f"only {len(shares)} of {len(group.names)} clients gave their shares, and {group.threshold} must; "
+                f"{GO_ON}"
+            )
+        label = hashlib.sha256(unmasking.roster.digest + question).digest()
+        return unmasking.streams(number, label, places, shares)
+
+    def silent(self, others: Iterable[int]) -> str:
+        """The clients that did not answer, in words."""
+        clients = self.conversation.clients
+        return ", ".join(clients.name(i) for i in range(clients.N) if i not in set(others)) or "no one"
+
+    def scores(self, found: dict[int, Whole], others: dict[int, Message]) -> tuple[Scores | None, Scores | None]:
+        """How good f^t is at the rows to train with, and at those held out."""
+        train, test = (Scores.total(found[g].sums) if g in found else None for g in (0, 1))
+        if self.bare:
+            test = Scores.of(others[i].values for i in self.bare if i in others and others[i].kind == "report")
+        return train, test
+
+
+def checked(question: Question, whole: Whole) -> Any:
+    """What the server wanted to know; an ImpossibleError if no sites can have this total."""
+    means = means_of(whole.own, question.sums, whole.share)
+    try:
+        question.check_total(means, whole.rows, len(whole.came))
+        question.certify(means, 1.0 / len(whole.came))
+    except (FFGBError, ArithmeticError, np.linalg.LinAlgError) as error:
+        raise ImpossibleError(
+            f"the total of {question.what} over {len(whole.came)} clients is impossible ({error}); one of them has "
+            "sent wrong numbers, and masks hide which: train without masks, or without the client that is in doubt"
+        ) from error
+    return total_of(question, whole.own, whole.share)
+
+
+def _rows(keys: Array) -> tuple[bytes, ...]:
+    return tuple(row.tobytes() for row in keys)
+
+
+@final
+class MaskedSetUp(SetUp):
+    """`ask` in set-up, under masks."""
+
+    def __init__(self, masked: Masked, *rest: Any) -> None:
+        super().__init__(masked.conversation, *rest)
+        self.masked = masked
+
+    def _asked(self, question: Question, first: Sequence[int]) -> tuple[Any, list[int] | None]:
+        asked = Asked(question, self.clients.weighting(first, by_rows=question.by_rows))
+        self.costs = self.costs.down(asked.message(), len(first))
+        done = 0
+
+        def ask(sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
+            nonlocal done
+            self.on_setup(question.what, done, self.clients.N)
+            failed: dict[int, FFGBError] = {}
+            answers = self.conversation.exchange(sending, clients, None, TRIES, wait=True, failed=failed)
+            done += len(answers)
+            self.costs = self.costs.up(answers.values())
+            for i, error in failed.items():
+                if isinstance(error, DivergedError):
+                    raise DivergedError(f"{self.clients.name(i)} {error.raw}") from error
+                log.warning("%s is left out of the total of %s: it %s", self.clients.name(i), question.what, error)
+            return answers
+
+        before = self.masked.costs
+        found, others, _ = self.masked.total(asked, ask, first, max(4, min(16, AT_ONCE // max(question.size, 1))))
+        self.costs = self.costs.plus(self.masked.costs.since(before))
+        if 0 not in found:
+            raise FFGBError(
+                f"{self.masked.silent(others)} did not answer a question about {question.what}, and a secure total "
+                f"needs {self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
+            )
+        return checked(question, found[0]), found[0].came
+
+
+@final
+class MaskedRound(RoundAsk):
+    """`ask` in a round, under masks."""
+
+    def __init__(self, masked: Masked, state: State, S: Sequence[int]) -> None:
+        super().__init__(masked.conversation, state, S)
+        self.masked, self._rows = masked, sum(self.clients.points)
+
+    def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any:
+        looking = self.masked.tests if shown is not None else []
+        weighting = self.clients.weighting(self.present, rows=self._rows)
+        asked = Asked(question, weighting, self.state.t, shown, tuple(looking), self.state.job.precision)
+        some = max(16, AT_ONCE // max(question.size, 1))
+        found = self._total(asked, [*self.present, *looking], some)[0]
+        self.present, self._rows = found[0].came, found[0].rows
+        return checked(question, found[0])
+
+    def _total(
+        self, sending: Sending, clients: Sequence[int], some: int
+    ) -> tuple[dict[int, Whole], dict[int, Message]]:
+        """A total over those who are present, and what it cost."""
+        before = self.masked.costs
+        found, others, hidden = self.masked.total(sending, self._ask, clients, some)
+        costs = self.state.costs.plus(self.masked.costs.since(before))
+        costs = costs.down(hidden.message(), sum(1 for i in clients if i < self.clients.N))
+        costs = costs.up(others[i] for i in others if i < self.clients.N)
+        self.state = replace(self.state, costs=costs)
+        if 0 not in found:
+            raise FFGBError(
+                f"{self.masked.silent(others)} did not answer {sending.answer}, and a secure total needs "
+                f"{self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
+            )
+        return found, others
+
+    def _ask(self, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
+        """Answers; those that are silent are waited for, if they are needed."""
+        answers = self.conversation.ask(self.state, sending, clients)
+        for _ in range(TRIES):
+            silent = [i for i in clients if i not in answers]
+            came = sum(1 for i in answers if i < self.clients.N)
+            if not silent or (self.masked.groups[0].threshold and came >= self.masked.groups[0].threshold):
+                break
+            self.conversation.engine.wait(silent)
+            answers |= self.conversation.ask(self.state, sending, silent)
+        return answers
+
+    def deliver(self, state: State, sending: Sending) -> Delivered:
+        self.state = state
+        found, others = self._total(sending, [*self.present, *self.masked.tests], 1024)
+        came = [i for i in self.present if i in others]
+        return Delivered(self.state, came, scores=self.masked.scores(found, others))

@@ -1,0 +1,59 @@
+"""Who a client is to the others: the secret that its keys come from, its signature, and whom it trusts."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class Participant:
+    """A site in the list of a run: its name, and its registered public key (DER; empty in a simulation)."""
+
+    name: str
+    registered: bytes = b""
+
+
+class Identity(ABC):
+    """What a client needs to take part in secure totals, besides its rows."""
+
+    @abstractmethod
+    def secret(self, use: bytes) -> bytes:
+        """32 bytes for one use, the same each time, which no one else can know."""
+
+    @abstractmethod
+    def sign(self, words: bytes) -> bytes:
+        """A signature by the registered key."""
+
+    @abstractmethod
+    def check(self, participants: Mapping[str, bytes], threshold: int) -> None:
+        """Raise an FFGBError if this client does not want to add its numbers to those of these: names and registered
+        keys."""
+
+    @abstractmethod
+    def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
+        """Raise an FFGBError unless a participant has signed these words."""
+
+
+@final
+@dataclass(frozen=True)
+class Simulated(Identity):
+    """A client of a simulation: its secret is no secret.  Masks can be tried and measured so; they protect no one."""
+
+    name: str
+
+    def secret(self, use: bytes) -> bytes:
+        return hashlib.sha256(b"ffgb simulation" + self.name.encode() + b"/" + use).digest()
+
+    def sign(self, words: bytes) -> bytes:
+        return b""
+
+    def check(self, participants: Mapping[str, bytes], threshold: int) -> None:
+        pass
+
+    def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
+        pass
