@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -31,6 +31,10 @@ Tls = Annotated[
 ]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Do not serve a status page on this machine.")]
 TaskName = Annotated[str | None, typer.Option(help="classification or regression.", show_default="by the target")]
+Secure = Annotated[
+    str | None,
+    typer.Option(help="on or off: sums under masks, so that no one sees those of a single site.", show_default="on"),
+]
 # of the server
 Clients = Annotated[int | None, typer.Option(help="How many sites take part.", min=1)]
 Options = Annotated[
@@ -65,10 +69,16 @@ ServerOptions = Annotated[
 NoGeometry = Annotated[
     bool, typer.Option("--no-shared-geometry", help="Refuse to send a Gram matrix, whatever is asked for.")
 ]
-Trainings = Annotated[int, typer.Option(help="How many trainings with this server to agree to.", min=1)]
-LeastRows = Annotated[int, typer.Option(help="Fewest rows to train with.", min=1)]
-LeastClass = Annotated[int, typer.Option(help="Fewest rows of each class.", min=1)]
-LeastCell = Annotated[int, typer.Option(help="Fewest rows in a cell of a histogram.", min=1)]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with this site's own rules (docs/sites.md).", show_default="careful rules"),
+]
+Technical = Annotated[bool, typer.Option("--technical", help="Show every array that would be sent.")]
+RULE = {"show_default": "the policy's", "min": 1}
+Trainings = Annotated[int | None, typer.Option(help="How many trainings with this server to agree to.", **RULE)]
+LeastRows = Annotated[int | None, typer.Option(help="Fewest rows to train with.", **RULE)]
+LeastClass = Annotated[int | None, typer.Option(help="Fewest rows of each class.", **RULE)]
+LeastCell = Annotated[int | None, typer.Option(help="Fewest rows in a cell of a histogram, without masks.", **RULE)]
 Log = Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")]
@@ -89,6 +99,7 @@ def server(
     deadline: Deadline = 120.0,
     patience: Patience = 600.0,
     out: Out = Path("runs/federation"),
+    secure: Secure = None,
     no_page: NoPage = False,
     as_json: JSON = False,
 ) -> None:
@@ -109,7 +120,7 @@ def server(
         raise FFGBError(f"--insecure is for this machine alone, and {host} can be reached from others; leave it out")
     if minimum is not None and minimum > clients:
         raise FFGBError(f"--minimum is {minimum}, but only {clients} sites take part")
-    settings, target, task = _settings(config, target, task)
+    settings, target, task = _settings(config, target, task, secure)
     if not (out / "config.json").exists():
         Run.must_be_free(out)
     elif ended(out, settings):
@@ -178,12 +189,15 @@ def client(
     key: Key = None,
     insecure: NoTls = False,
     config: ServerOptions = None,
+    policy: PolicyFile = None,
+    secure: Secure = None,
     no_geometry: NoGeometry = False,
-    trainings: Trainings = 3,
-    least_rows: LeastRows = 10,
-    least_class: LeastClass = 1,
-    least_cell: LeastCell = 1,
+    trainings: Trainings = None,
+    least_rows: LeastRows = None,
+    least_class: LeastClass = None,
+    least_cell: LeastCell = None,
     log: Log = None,
+    technical: Technical = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     no_page: NoPage = False,
@@ -196,30 +210,35 @@ def client(
     from ffgb.deployment.agreement import Ledger
     from ffgb.deployment.attendant import Attendant, Least
     from ffgb.deployment.board import SiteBoard
+    from ffgb.deployment.identity import SiteIdentity
     from ffgb.deployment.keys import check_name
     from ffgb.deployment.site import Home, inputs_of
 
     way = _way(join, server, tls, key, insecure=insecure, dry_run=dry_run)
-    settings, target, task = _settings(config, target, task)
+    settings, target, task = _settings(config, target, task, secure)
+    given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
+    rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
     called = name or way.name or _called(way.address, data, key, insecure or dry_run)
     site = Site(check_name(called), data.absolute(), target, task, **_only(settings, "categories", "rare"))
-    least = Least(least_rows, least_class, least_cell)
+    least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
     home = Home.of(way.address, site.name)
-    refused = frozenset({"GramOf", "SketchOf"}) if no_geometry else frozenset[str]()
-    inputs = inputs_of(data, settings, target, task, site.name, trainings)
+    refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
+    inputs = inputs_of(data, settings, target, task, site.name, rules)
     agreement = None if dry_run else home.agreed(inputs)
     if agreement is None:
-        agreement = _rehearsed(site, said, settings, trainings, refused)
+        agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)
         if dry_run:
             return
-        if not (yes or home.covers(agreement) or _confirmed(way.address, trainings)):
+        if not (yes or home.covers(agreement) or _confirmed(way.address, rules.trainings)):
             raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
         home.agree(inputs, agreement)
     attendant = Attendant(
         *(site, settings, agreement, Ledger(home.ledger)),
         refused=refused,
         least=least,
+        policy=rules,
+        identity=SiteIdentity.of(site.name, home.folder, key, rules, _acquainted(yes)),
         log=log and log.absolute(),
         board=SiteBoard(site.name, way.address),
     )
@@ -292,13 +311,52 @@ def _introduced(site: Any, least: Any) -> Any:
     return said
 
 
-def _rehearsed(site: Any, said: Any, settings: Mapping[str, Any], trainings: int, refused: frozenset[str]) -> Any:
-    """What would be agreed to, after a table of all that would be sent."""
+def _rules(file: Path | None, settings: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """The site's rules: those of its file, or careful ones; options of the command line come first."""
+    from ffgb.deployment.policy import Policy
+
+    off = settings.get("secure") == "off"
+    rules = Policy(secure=not off) if file is None else Policy.read(file)
+    if off and rules.secure:
+        raise FFGBError(f"{file} wants secure totals (secure = true), and the options say --secure off; change one")
+    return replace(rules, **given)
+
+
+def _acquainted(yes: bool) -> Callable[[Mapping[str, str]], bool]:
+    """Asks the owner about participants that this site meets for the first time."""
+
+    def confirm(participants: Mapping[str, str]) -> bool:
+        print("ffgb: the other participants, with the fingerprints of their keys:", file=sys.stderr)
+        for name, mark in sorted(participants.items()):
+            print(f"ffgb:   {printable(name)}  {mark}", file=sys.stderr)
+        if yes or not sys.stdin.isatty():
+            return yes
+        return typer.confirm("Add this site's numbers to theirs?", err=True)
+
+    return confirm
+
+
+def _rehearsed(
+    site: Any, said: Any, settings: Mapping[str, Any], rules: Any, refused: frozenset[str], *, technical: bool
+) -> Any:
+    """What would be agreed to, after it was shown: in words, or as a table of all that would be sent."""
     from ffgb.data.sites import hello
     from ffgb.deployment.attendant import rehearse
+    from ffgb.deployment.consent import in_words
 
-    rehearsal, agreement = rehearse(site, settings, trainings=trainings)
-    _print_sent(rehearsal, agreement, said, len(hello(site, said)), refused)
+    rehearsal, agreement = rehearse(site, settings, trainings=rules.trainings)
+    if technical:
+        size = len(hello(site, said, private=rules.secure))
+        _print_sent(rehearsal, agreement, said, size, refused, secure=rules.secure)
+    else:
+        console = Console(stderr=True, highlight=False)
+        console.print("\n[bold]What leaves this site[/bold]")
+        for text in in_words(said, agreement, rehearsal.once, rehearsal.each, rules):
+            console.print(f"• {printable(text)}", markup=False)
+        console.print("\n[bold]The rules of this site[/bold]")
+        for text in rules.in_words():
+            console.print(f"• {printable(text)}", markup=False)
+        console.print("\nEvery array that would be sent: --technical", markup=False)
     return agreement
 
 
@@ -390,16 +448,20 @@ def _page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Itera
         yield
 
 
-def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: frozenset[str]) -> None:
+def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: frozenset[str], *, secure: bool) -> None:
     """What leaves a site: when it is asked who it is, once, and in each round."""
     categories = sum(len(c.categories) for c in said.columns.values())
-    told = [
-        f"numbers of rows; {len(said.columns)} columns: name, kind, missing values, sum of numbers"
-        if said.columns
-        else "numbers of rows; the shape of an image",
-        *([f"{categories} categories with their rows"] if categories else []),
-        *([f"{len(said.classes)} classes"] if said.classes else []),
-    ]
+    told = (
+        ["names and kinds of columns"]
+        if secure
+        else [
+            f"numbers of rows; {len(said.columns)} columns: name, kind, missing values, sum of numbers"
+            if said.columns
+            else "numbers of rows; the shape of an image",
+            *([f"{categories} categories with their rows"] if categories else []),
+            *([f"{len(said.classes)} classes"] if said.classes else []),
+        ]
+    )
     rows: list[dict[str, Any]] = [{"when": "once", "what": "who is here", "arrays": "; ".join(told), "bytes": size}]
     for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
         for sent in messages:
@@ -410,7 +472,12 @@ def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: f
     print_rows(rows)
     print(
         f"{agreement.exchanges} rounds, {agreement.bytes:,} bytes in all.  With the columns and classes of all sites "
-        "together, arrays may be larger.  The server can compute rows from these sums: docs/what-leaves.md.",
+        "together, arrays may be larger.  "
+        + (
+            "All sums are under masks: the server learns totals over all sites."
+            if secure
+            else "The server can compute rows from these sums: docs/what-leaves.md."
+        ),
         file=sys.stderr,
     )
 
@@ -422,9 +489,15 @@ def _print_summary(out: Path, as_json: bool) -> None:
     print(json.dumps(summary, allow_nan=False)) if as_json else print_summary(summary, out)
 
 
-def _settings(file: Path | None, target: str | None, task: str | None) -> tuple[dict[str, Any], str | None, str | None]:
+def _settings(
+    file: Path | None, target: str | None, task: str | None, secure: str | None
+) -> tuple[dict[str, Any], str | None, str | None]:
     """The training's options in a file, and what is predicted, which may also be there."""
     values = settings_of(file, but=("data", "clients", "split"))
+    if secure not in (None, "on", "off"):
+        raise FFGBError(f"--secure is on or off, not {secure!r}")
+    if secure is not None:
+        values["secure"] = secure
     target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
     return {**values, "data": ["sites"]}, target, task
 

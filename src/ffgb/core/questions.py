@@ -86,6 +86,8 @@ class Here:
     """f^t at the points."""
     h: Array | None = None
     """The function that came with the question, at the points."""
+    said: Any = None
+    """What the client's site knows of its file, for questions before there are points (survey.py)."""
 
     def mean(self, values: Array) -> Array:
         """This client's share of the mean of values (n, ...) over all rows."""

@@ -7,18 +7,21 @@ here is the same for every network; `engines/flower.py` moves it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from ffgb.core.survey import Surveyed
 from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, label_counts, load_sites, settle
 from ffgb.data.preprocess import RARE, Said, Table
+from ffgb.data.survey import Counts, even, surveyed, without_counts
 from ffgb.errors import FFGBError
 from ffgb.federation.host import Holding, Resident
+from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Expected, Message, decode, encode
 
 SITES_FILE = "sites.json"
@@ -59,10 +62,10 @@ class Site:
             rare=self.rare,
         )
 
-    def move_in(self, schema: Schema, seed: int) -> Resident:
+    def move_in(self, schema: Schema, seed: int, identity: Callable[[int], Identity] | None = None) -> Resident:
         """Its clients: one that trains and, if rows are held out, one that only reports."""
         i, dataset = schema.names.index(self.name), self.load(schema, seed)
-        if len(dataset.x) != schema.rows[i]:
+        if schema.counted and len(dataset.x) != schema.rows[i]:
             raise FFGBError(
                 f"{self.path.name} has {len(dataset.x)} training rows now and had {schema.rows[i]} when training began"
             )
@@ -71,7 +74,11 @@ class Site:
             # those that only report come after all that train, for sites that have one
             before = sum(1 for rows in schema.test_rows[:i] if rows)
             clients[len(schema.names) + before] = Holding(dataset.x_test, dataset.y_test)
-        return Resident(clients)
+        return Resident(clients, identity)
+
+    def surveyed(self, said: Columns | None = None) -> Surveyed:
+        """What it answers from, when sites are asked about their files."""
+        return surveyed(said or self.describe(), self.labels(), self.rare)
 
 
 @final
@@ -93,6 +100,15 @@ class Schema:
     outputs: int
     told: tuple[str, ...] = ()
     """What is to be told of columns that differ."""
+    counted: bool = True
+    """The rows of each site are known; otherwise only their sums are, which are dealt out evenly."""
+
+    def with_counts(self, counts: Counts) -> Schema:
+        """Where only the sums of rows are known."""
+        holding = [bool(rows) for rows in self.test_rows]
+        test = iter(even(counts.test_rows, max(sum(holding), 1)))
+        tests = tuple(next(test) if some else 0 for some in holding)
+        return replace(self, rows=even(counts.rows, len(self.names)), test_rows=tests, counted=False)
 
     @staticmethod
     def of(
@@ -144,14 +160,30 @@ def tests_of(schema: Schema) -> int:
     return sum(1 for rows in schema.test_rows if rows)
 
 
-def hello(site: Site, said: Columns | None = None) -> bytes:
-    """What a site says when it is asked who it is."""
-    described = asdict(said or site.describe())
+@final
+@dataclass(frozen=True)
+class Met:
+    """What a site has said of itself."""
+
+    columns: Columns
+    private: bool = False
+    """Without any count: it takes part in secure totals alone."""
+    labelled: bool = False
+    """Its target may be a class."""
+    key: str = ""
+    """Its public key (DER), in hexadecimal digits."""
+
+
+def hello(site: Site, said: Columns | None = None, *, private: bool = False, key: str = "") -> bytes:
+    """What a site says when it is asked who it is; `private`, nothing that is counted over its rows."""
+    columns = said or site.describe()
+    described = asdict(without_counts(columns) if private else columns)
     described["columns"] = list(described["columns"].items())  # in their order, which names in a header lose
-    return encode(Message("hello", values={"name": site.name, "columns": described}))
+    more = {"private": private, "labelled": bool(columns.classes), "key": key}
+    return encode(Message("hello", values={"name": site.name, "columns": described, **more}))
 
 
-def met(data: bytes) -> tuple[str, Columns]:
+def met(data: bytes) -> tuple[str, Met]:
     """Who says hello, checked."""
     message = decode(data, Expected(("hello",), forms=None))
     said = message.values
@@ -164,4 +196,7 @@ def met(data: bytes) -> tuple[str, Columns]:
         columns.check()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FFGBError(f"a site described itself in a way that is not understood ({error})") from error
-    return name, columns
+    private, labelled, key = (said.get(word) for word in ("private", "labelled", "key"))
+    if type(private) is not bool or type(labelled) is not bool or not isinstance(key, str) or len(key) > 1000:
+        raise FFGBError("a site described itself in a way that is not understood; upgrade all sites")
+    return name, Met(columns, private, labelled, key)

@@ -38,11 +38,15 @@ REPEATS = 3
 SLACK = 2
 """Answers may be so many times as large as in the rehearsal: other sites have values that this one has not."""
 ROUNDS = ("train", "update", "step", "report", "memory")
-SILENT = ("ready", "resync", "error")
+SILENT = ("ready", "resync", "error", "stranger", "key", "prepared")
 """Answers that say nothing of the rows."""
 MOST_COLUMNS = 1000
 """Columns that a site believes all sites to have, or ten times its own."""
-HELD_OUT = ("setup", "update", "step", "report")
+MASKING = ("introduction", "roster", "prepare", "unmask")
+"""By which sites agree on masks: nothing of a row is in the answers."""
+SURVEY: Mapping[str, int] = {"question FileSums": 1, "question NameCounts": 8, "question NamesIn": 64}
+"""Questions about files before sites agree on a table, and how many different ones of each kind are answered."""
+HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 """What rows that are held out take part in: they are never trained on, and no part of a total is made of them."""
 
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
@@ -175,6 +179,8 @@ class Agreement:
             if question.kind == "question" and question.round > self.exchanges - 1:
                 return f"round {question.round + 1} of {self.exchanges}"
             return None
+        if question.kind in MASKING:
+            return None
         if question.kind not in ROUNDS:
             return f"the message {shown(question.kind)}, which is no part of it"
         last = self.exchanges - (question.kind == "train")  # of round t it is asked when t rounds are over
@@ -184,6 +190,8 @@ class Agreement:
 
     def most(self, question: Message) -> int:
         """How many different answers to such a question a training has."""
+        if question.kind == "unmask":
+            return self.exchanges * REPEATS * len(self.questions)
         if question.kind == "question" and question.round < 0:
             name = what_leaves(question)
             return self.times(name) * (2 if name in AGAIN else 1)
@@ -264,8 +272,12 @@ def check_schema(schema: Schema, name: str, said: Columns) -> None:
     if list(schema.names).count(name) != 1:
         raise _unfit(f"{name} is not there once")
     i = schema.names.index(name)
-    if (schema.rows[i], schema.test_rows[i]) != (said.rows, said.test_rows):
+    if schema.counted and (schema.rows[i], schema.test_rows[i]) != (said.rows, said.test_rows):
         raise _unfit("it has other numbers of rows, or other rows held out")
+    if sum(schema.rows) < said.rows or sum(schema.test_rows) < said.test_rows:
+        raise _unfit("all sites together have fewer rows than this one")
+    if bool(schema.test_rows[i]) != bool(said.test_rows):
+        raise _unfit("it says wrongly whether this site holds out rows")
     if schema.outputs != said.outputs:
         raise _unfit("it has another number of outputs")
     _check_classes(schema, said)

@@ -18,11 +18,14 @@ from threadpoolctl import threadpool_limits
 from ffgb.data.dataset import REGRESSION
 from ffgb.data.files import Columns
 from ffgb.data.sites import Schema, Site, hello
+from ffgb.data.survey import Respondent
 from ffgb.deployment.agreement import (
     HELD_OUT,
+    MASKING,
     REPEATS,
     SILENT,
     SLACK,
+    SURVEY,
     Agreement,
     Ledger,
     check_schema,
@@ -32,8 +35,11 @@ from ffgb.deployment.agreement import (
     withheld,
 )
 from ffgb.deployment.board import SiteBoard
+from ffgb.deployment.identity import SiteIdentity
+from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError, command, option
-from ffgb.federation.host import Holding, Resident
+from ffgb.federation.host import Holding, Host, Resident
+from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
 from ffgb.protocol.messages import QUESTIONS, what_leaves
@@ -136,13 +142,15 @@ def rehearse(
             (only,) = said.classes
             said = replace(said, classes=(only, f"not {only}") if isinstance(only, str) else (only, only + 1))
         schema = Schema.of({site.name: said}, site.target, site.task, site.rare)
-    whole = replace(Config(**values), participation=None)
+    # alone with itself a site has no one to share masks with; what is under them is the same
+    whole = replace(Config(**values), participation=None, secure="off")
     dataset = site.load(schema, whole.seed)
     x, y = _spread(dataset.x, dataset.y) if schema.table is not None else (dataset.x, dataset.y)
     clients = {0: Holding(x, y)}
     if len(dataset.x_test):
         clients[1] = Holding(dataset.x_test, dataset.y_test)
-    own = replace(schema, names=(site.name,), rows=(len(x),), test_rows=(len(dataset.x_test),), told=())
+    rows, tests = (len(x),), (len(dataset.x_test),)
+    own = replace(schema, names=(site.name,), rows=rows, test_rows=tests, told=(), counted=True)
     resolved = whole.resolved(own.dataset())
     # the second round of distillation starts from what the first has left; one exchange may hold all rounds
     rounds = resolved.rounds if resolved.one_round else 2 if whole.distill == "rounds" else 1
@@ -185,12 +193,20 @@ class Attendant:
         *,
         refused: frozenset[str] = frozenset(),
         least: Least | None = None,
+        policy: Policy | None = None,
+        identity: SiteIdentity | None = None,
         log: Path | None = None,
         board: SiteBoard | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
-        `say` is told of every message."""
+        `say` is told of every message.  With an identity and a policy that says so, it answers under masks alone.
+        """
+        self.policy, self.identity = policy or Policy(secure=False), identity
+        self.secure = self.policy.secure and identity is not None
+        self._surveyor: Host | None = None
+        self._contents: dict[str, str] = {}
+        """What was asked under which number of masks: a question's own content, by the hash of its message."""
         self.site, self.settings, self.agreement, self.ledger = site, settings, agreement, ledger or Ledger()
         self.refused, self.least, self.log, self.say = refused, least or Least(rows=1), log, say
         self.board = board or SiteBoard(site.name, "")
@@ -231,7 +247,7 @@ class Attendant:
         if words["moved_in"]:
             assert self.schema is not None
             seed = 0 if self.agreement is None else self.agreement.seed
-            self.resident = self.site.move_in(self.schema, seed)
+            self.resident = self.site.move_in(self.schema, seed, self._identity())
             self.resident.restore(data)
 
     def described(self) -> tuple[bytes, Columns]:
@@ -239,7 +255,8 @@ class Attendant:
         if self._hello is None:
             with self._in_private():
                 said = self.site.describe()
-            self._hello = hello(self.site, said), said
+            key = "" if self.identity is None else self.identity.registered.hex()
+            self._hello = hello(self.site, said, private=self.secure, key=key), said
         return self._hello
 
     @contextmanager
@@ -259,6 +276,8 @@ class Attendant:
             self.board.left("who is here", "before training", (), len(told))
             return {"hello": told}, {}
         self._admit(said)
+        if said.get("survey"):
+            return self._survey(data["message"], [int(i) for i in said["clients"]])
         if "schema" in data:
             self._log([_line("in", "what all sites agreed on", bytes=len(data["schema"]))])
             self._take(data["schema"])
@@ -267,7 +286,7 @@ class Attendant:
             return {}, {"needs": "schema"}
         if self.resident is None:
             with self._in_private():
-                self.resident = self.site.move_in(self.schema, int(said["seed"]))
+                self.resident = self.site.move_in(self.schema, int(said["seed"]), self._identity())
         clients = [int(i) for i in said["clients"]]
         question = decode(data["message"], QUESTIONS)
         self.board.asked(what_leaves(question), _when(question), len(data["message"]))
@@ -279,11 +298,56 @@ class Attendant:
         self.say(f"{_when(question)}: {what_leaves(question)}, {sum(map(len, answers.values())):,} bytes sent")
         return {str(i): answer for i, answer in answers.items()}, {}
 
+    def _identity(self) -> Callable[[int], Identity] | None:
+        """Who this site's clients are to the others."""
+        known = self.identity
+        return None if known is None else lambda i: known
+
+    def _survey(self, data: bytes, clients: Sequence[int]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """Answers about the file, before sites agree on a table: only under masks."""
+        question = decode(data, QUESTIONS)
+        what = what_leaves(question)
+        self.board.asked(what, "before training", len(data))
+        if self.identity is None:
+            raise FFGBError("this site takes part in no secure training: it has no identity")
+        if question.kind not in MASKING and what not in SURVEY:
+            raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
+        if self._surveyor is None:
+            with self._in_private():
+                _, said = self.described()
+                respondent = self.site.surveyed(said)
+            self._surveyor = Host(self._identity())
+            self._surveyor.clients = {i: Respondent(i, respondent) for i in clients[:1]}
+        answers: dict[str, bytes] = {}
+        for i, answer in self._surveyor.answers(data, [i for i in clients if i in self._surveyor.clients]):
+            message = decode(self._as_sent(question, answer))
+            why = self._bare(message)
+            if why is None and message.kind == "masked" and self.agreement is not None:
+                entry, training = f"{what} of its file", self.training or ""
+                digest = digest_of(_content(question))
+                if digest not in (known := self.ledger.known(training, entry)) and len(known) >= SURVEY[what]:
+                    why = f"this site has answered {len(known)} different {shown(what)}, and answers no more"
+                else:
+                    self.ledger.note(training, entry, digest, len(answer))
+            answers[str(i)] = encode(message) if why is None else self._refuse(question, i, why)
+            self.board.left(what, "before training", (), len(answers[str(i)]))
+        self._log([written_down(data, "in"), *(written_down(a, "out") for a in answers.values())])
+        self.say(f"before training: {what}, {sum(map(len, answers.values())):,} bytes sent")
+        return answers, {}
+
+    def _bare(self, message: Message) -> str | None:
+        """Why an answer does not leave, if it should be under masks and is not."""
+        if self.secure and message.kind in ("part", "report", "answer"):
+            return (
+                "this site answers under masks alone (secure totals, by its policy), and the server asks without them"
+            )
+        return None
+
     def _admit(self, said: Mapping[str, Any]) -> None:
         """A training that goes on, or one more, if there is one more that the owner agreed to."""
         training = str(said["training"])
         if training != self.training:
-            self.training, self.resident, self._last = training, None, None
+            self.training, self.resident, self._last, self._surveyor = training, None, None, None
         if self.agreement is None:
             return
         before = self.ledger.trainings
@@ -355,7 +419,8 @@ class Attendant:
             message = decode(answer)
             if i in held_out and question.kind not in HELD_OUT and message.kind not in SILENT:
                 continue
-            why = self._unheard_of(question, message, answer, held_out=i in held_out)
+            why = self._bare(message) or self._against_policy(question)
+            why = why or self._unheard_of(question, message, answer, held_out=i in held_out)
             answers[i] = answer if why is None else self._refuse(question, i, why)
         return answers
 
@@ -369,6 +434,11 @@ class Attendant:
         if self.agreement is None or self.terms is None or message.kind in SILENT:
             return None
         training, digest = self.training or "", digest_of(answer)
+        if message.kind == "masked":  # the same question under other masks, after a restart, tells nothing new
+            digest = digest_of(_content(question))
+            self._contents[hashlib.sha256(encode(question)).hexdigest()] = digest
+        if message.kind == "shares":
+            return self._one_list(training, question)
         name = what_leaves(question) if question.round < 0 else f"{what_leaves(question)} {question.round}"
         entry = f"{name}, rows held out" if held_out else name
         known, most = self.ledger.known(training, entry), self.terms.most(question)
@@ -381,6 +451,28 @@ class Attendant:
         if digest not in known and self.ledger.sent(training) + len(answer) > limit:
             return f"this training has sent more than {limit:,} bytes, far beyond what was agreed to"
         self.ledger.note(training, entry, digest, len(answer))
+        return None
+
+    def _one_list(self, training: str, unmask: Message) -> str | None:
+        """Why shares do not leave: whose parts of a question have arrived is said once, also after a restart."""
+        content = self._contents.get(str(unmask.values["question"]), str(unmask.values["question"]))
+        entry, arrived = f"unmask {content}", digest_of(json.dumps(unmask.values["arrived"]).encode())
+        if self.ledger.known(training, entry) - {arrived}:
+            return "the server says in two ways whose parts of a question have arrived; their difference would tell one"
+        self.ledger.note(training, entry, arrived, 0)
+        return None
+
+    def _against_policy(self, question: Message) -> str | None:
+        """Why the job is against this site's rules, in words; None if it is not."""
+        if question.kind != "setup" or self.resident is None or self.resident.host.job is None:
+            return None
+        assert self.schema is not None
+        size, rows = self.resident.host.job.family.size, sum(self.schema.rows)
+        if size > self.policy.parameters_per_row * rows:
+            return (
+                f"the model has {size:,} numbers for {rows:,} rows of all sites, and the policy of this site allows "
+                f"{self.policy.parameters_per_row:g} a row (parameters_per_row)"
+            )
         return None
 
     def _refuse(self, question: Message, i: int, text: str) -> bytes:
@@ -407,6 +499,11 @@ class Attendant:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.writelines(lines)
+
+
+def _content(question: Message) -> bytes:
+    """What a question asks, whatever masks its answers have."""
+    return encode(replace(question, values={name: v for name, v in question.values.items() if name != "masks"}))
 
 
 def _when(question: Message) -> str:

@@ -23,6 +23,8 @@ from ffgb.data.sites import Site
 from ffgb.deployment.agreement import Ledger
 from ffgb.deployment.attendant import Attendant, Least, rehearse
 from ffgb.deployment.board import ServerBoard
+from ffgb.deployment.identity import SiteIdentity
+from ffgb.deployment.policy import Policy
 from ffgb.deployment.server import Service, Task, federate
 from ffgb.deployment.site import Home, inputs_of
 from ffgb.engines.flower import Counted
@@ -97,8 +99,12 @@ def _attendant(config: Mapping[str, Any]) -> Attendant:
     home = Home.of("flower:1", name)
     inputs = inputs_of(data, settings, target, task, name)
     agreement = home.agreed(inputs)
+    policy = Policy(secure=settings.get("secure") != "off")
+    if "policy" in config:
+        policy = Policy.read(Path(str(config["policy"])))
     if agreement is None:
-        Least().check(site.describe(), {})
-        _, agreement = rehearse(site, settings)
+        Least(policy.least_rows, policy.least_class, policy.least_cell).check(site.describe(), {})
+        _, agreement = rehearse(site, settings, trainings=policy.trainings)
         home.agree(inputs, agreement)
-    return Attendant(site, settings, agreement, Ledger(home.ledger))
+    identity = SiteIdentity.of(name, home.folder, None, policy)
+    return Attendant(site, settings, agreement, Ledger(home.ledger), policy=policy, identity=identity)

@@ -14,13 +14,19 @@ from typing import Any, final
 from ffgb.core.outliers import strange_sizes
 from ffgb.data.files import Columns
 from ffgb.data.preprocess import RARE
-from ffgb.data.sites import SITES_FILE, Schema, met
+from ffgb.data.sites import SITES_FILE, Met, Schema, met
+from ffgb.data.survey import survey, without_counts
 from ffgb.deployment.board import ServerBoard
 from ffgb.deployment.keys import der, fingerprint, registered, server_files, welcome
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted, FlowerEngine, gather
 from ffgb.errors import FFGBError, option
+from ffgb.federation.conversation import Conversation
+from ffgb.federation.masked import Masked, MaskedSetUp
+from ffgb.federation.participants import Participants
+from ffgb.privacy.masks import FEWEST
 from ffgb.protocol.codec import decode, shown
+from ffgb.protocol.costs import Costs
 from ffgb.protocol.engine import Engine
 from ffgb.protocol.messages import what_leaves
 from ffgb.runs.config import Config, code_in
@@ -29,6 +35,9 @@ from ffgb.runs.training import Elsewhere, Result, train
 from ffgb.user_code import must_be_named
 
 log = logging.getLogger("ffgb")
+
+LEAST = 10
+"""Rows of a class at all sites together, unless the options say otherwise."""
 
 
 @final
@@ -99,6 +108,7 @@ def serve(
             task,
             out,
             keys=lambda: None if fleet.open else fleet.names(),
+            keys_of_sites=lambda: {} if service.keys is None else registered(service.keys),
             board=board,
             say=tell,
             stop=stop,
@@ -133,23 +143,36 @@ def federate(
     out: Path,
     *,
     keys: Callable[[], Mapping[int, str] | None] = lambda: None,
+    keys_of_sites: Callable[[], Mapping[str, bytes]] = dict,
     board: ServerBoard,
     say: Callable[[str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """A whole training with the nodes of a grid: of our own fleet, or of a Flower federation."""
+    """A whole training with the nodes of a grid: of our own fleet, or of a Flower federation.
+
+    `keys` are the sites by their nodes, and `keys_of_sites` their public keys (PEM), if this server registers them.
+    """
     found = gather(grid, service.clients, service.patience, met, say, keys, stop)
-    described = _believable({name: columns for name, (_, columns) in found.items()}, service.minimum)
-    schema = Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
-    for name, rows in zip(schema.names, schema.rows, strict=True):
-        board.site(name, rows=rows)
+    nodes = {name: node for name, (node, _) in found.items()}
+    hellos: dict[str, Met] = {name: said for name, (_, said) in found.items()}
     resume = (out / "config.json").exists()
-    config, training = _configuration(task, out), secrets.token_hex(8)
+    config, training = _configuration(task, out), _training_of(out) or secrets.token_hex(8)
+    secure = config.secure != "off"
+    if secure:
+        known = _registered(hellos, keys_of_sites)
+        schema = _begun(out) or _surveyed(
+            _survey_engine(grid, nodes, config.seed, service.deadline, training=training, keys=keys),
+            *(hellos, known, service.minimum, task, say),
+        )
+    else:
+        known = None
+        schema = _told(hellos, service.minimum, task)
+        for name, rows in zip(schema.names, schema.rows, strict=True):
+            board.site(name, rows=rows)
     if resume:
-        training = _begun_with(out, schema) or training
+        _must_be(out, schema, hellos)
         for line in (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else ():
             board.measured(json.loads(line))
-    nodes = {name: found[name][0] for name in described}
 
     def on_site(name: str, why: str) -> None:
         board.away(name, why) if why else board.back(name)
@@ -178,7 +201,7 @@ def federate(
         config,
         out,
         resume=resume,
-        elsewhere=Elsewhere(Watched(engine, board), schema, service.minimum),
+        elsewhere=Elsewhere(Watched(engine, board), schema, service.minimum, known),
         on_setup=setting_up,
         on_start=lambda config, dataset: total.append(config.exchanges),
         on_round=after,
@@ -224,6 +247,70 @@ class Watched(Engine):
         self.engine.close(at_once=at_once)
 
 
+def _registered(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str, bytes]]) -> dict[str, str]:
+    """The public key of each site (DER, in hexadecimal digits): what it says must be what is registered."""
+    known = registered()
+    found = {}
+    for name, said in hellos.items():
+        if name in known and der(known[name], f"the key of {name}").hex() != said.key:
+            raise FFGBError(f"site {shown(name)} says that its key is another than the one that is registered")
+        if not said.key:
+            raise FFGBError(
+                f"site {shown(name)} takes part without masks alone; say {option('secure', 'off')}, which every site "
+                "is shown, or ask its owner"
+            )
+        found[name] = said.key
+    return found
+
+
+def _told(hellos: Mapping[str, Met], minimum: int, task: Task) -> Schema:
+    """What sites agree on, from what each has told of its file in the open."""
+    if private := sorted(name for name, said in hellos.items() if said.private):
+        raise FFGBError(
+            f"site {shown(private[0])} takes part in secure totals alone, and this training is without; leave "
+            f"{option('secure', 'off')} out, or ask its owner"
+        )
+    described = _believable({name: said.columns for name, said in hellos.items()}, minimum)
+    return Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
+
+
+def _surveyed(
+    engine: FlowerEngine,
+    hellos: Mapping[str, Met],
+    registered: dict[str, str],
+    minimum: int,
+    task: Task,
+    say: Callable[[str], None],
+) -> Schema:
+    """What sites agree on, from sums over all of their files."""
+    names = sorted(hellos)
+    if len(names) < FEWEST:
+        raise FFGBError(
+            f"with {len(names)} sites each knows the other's part from a total: secure totals need {FEWEST}; say "
+            f"{option('secure', 'off')}, which every site is shown"
+        )
+    clients = Participants([1] * len(names), names=names, minimum=minimum)
+    conversation = Conversation(engine, clients)
+
+    def setting_up(what: str, done: int, sites: int) -> None:
+        say(f"agree on a table: {what}, {done} of {sites} sites")
+
+    masked = Masked(conversation, registered)
+    ask = MaskedSetUp(masked, Costs(), {}, {}, lambda known, costs: None, setting_up)
+    sites = {name: without_counts(hellos[name].columns) for name in names}
+    labelled = [name for name in names if hellos[name].labelled]
+    described, counts = survey(ask, sites, labelled, int(task.settings.get("least", LEAST)))
+    schema = Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
+    return schema.with_counts(counts)
+
+
+def _survey_engine(grid: Counted, nodes: Mapping[str, int], seed: int, deadline: float, **more: Any) -> FlowerEngine:
+    """The engine for sites that have not agreed on anything yet."""
+    engine = FlowerEngine(grid, nodes, dict(enumerate(sorted(nodes))), deadline, seed=seed, met=met, **more)
+    engine.common["survey"] = True
+    return engine
+
+
 def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Columns]:
     """The sites whose sizes can be true beside the others'; who claims absurdly many rows is named and left out."""
     strange = strange_sizes({name: said.rows + said.test_rows for name, said in described.items()})
@@ -236,12 +323,28 @@ def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Col
     return left
 
 
-def _begun_with(out: Path, schema: Schema) -> str | None:
-    """The training's name; an FFGBError if it was begun with other sites, or other rows of theirs."""
+def _training_of(out: Path) -> str | None:
+    """The name of the training that was begun there."""
     if not (out / SITES_FILE).exists():
         return None
     begun = json.loads((out / SITES_FILE).read_text())
-    before = Schema.from_json(json.dumps(begun["sites"]))
+    return str(begun["training"]) if "training" in begun else None
+
+
+def _begun(out: Path) -> Schema | None:
+    """What sites agreed on when the run there began."""
+    if not (out / SITES_FILE).exists():
+        return None
+    return Schema.from_json(json.dumps(json.loads((out / SITES_FILE).read_text())["sites"]))
+
+
+def _must_be(out: Path, schema: Schema, hellos: Mapping[str, Met]) -> None:
+    """Raise an FFGBError if the run there was begun with other sites, or other rows of theirs."""
+    before = _begun(out)
+    if before is None:
+        return
+    if not schema.counted:  # whether a site has other rows now, it says itself
+        schema = replace(schema, names=tuple(sorted(hellos)))
     if before.names != schema.names:
         then, now = (", ".join(map(shown, s.names)) for s in (before, schema))
         raise FFGBError(
@@ -257,7 +360,6 @@ def _begun_with(out: Path, schema: Schema) -> str | None:
         raise FFGBError(
             f"columns or classes are not those that the run in {out} began with; name a new {option('out')}"
         )
-    return str(begun["training"]) if "training" in begun else None
 
 
 @contextmanager

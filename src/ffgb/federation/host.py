@@ -6,10 +6,11 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
+from ffgb.core.points import Points
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
@@ -30,6 +31,17 @@ KEPT = physical() // (2 * cores())
 """Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 
+class Answering(Protocol):
+    """A client, as its host sees it."""
+
+    @property
+    def points(self) -> Points: ...
+
+    def answer(self, sending: Sending) -> Message: ...
+
+    def forget(self) -> None: ...
+
+
 @final
 class Host:
     """Clients that live in one process.  What a message describes is built once for all of them.
@@ -38,7 +50,7 @@ class Host:
     """
 
     def __init__(self, identity: Callable[[int], Identity] | None = None) -> None:
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, Client | Answering] = {}
         self.secured: dict[int, Secured] = {}
         self.identity = identity or (lambda i: Simulated(str(i)))
         self.rolls: dict[str, bytes] = {}
@@ -153,7 +165,8 @@ class Resident:
         rolls = {f"roll {kind}": data for kind, data in self.host.rolls.items()}
         if self.host.setup is None:
             return rolls
-        states = {f"client {i}": encode(c.snapshot()) for i, c in self.host.clients.items() if c.version >= 0}
+        clients = {i: client for i, client in self.host.clients.items() if isinstance(client, Client)}
+        states = {f"client {i}": encode(c.snapshot()) for i, c in clients.items() if c.version >= 0}
         return {"setup": self.host.setup, **states, **rolls}
 
     def restore(self, kept: Mapping[str, bytes]) -> None:
@@ -164,7 +177,8 @@ class Resident:
             return
         self.host.remember(kept["setup"])
         for i, client in self.host.clients.items():
-            if (state := kept.get(f"client {i}")) is not None and self.host.job is not None:
+            state = kept.get(f"client {i}")
+            if state is not None and self.host.job is not None and isinstance(client, Client):
                 client.restore(self.host.job, decode(state))
 
 

@@ -6,7 +6,6 @@ order, so a total has the same bits however clients are spread over processes, m
 
 from __future__ import annotations
 
-import fractions
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -18,8 +17,6 @@ from ffgb.errors import DivergedError, FFGBError, option
 SHARE, ROWS = "#share", "#rows"
 """Names of arrays that masked parts have besides those of the question: the client's share of a mean, and its rows."""
 SHARES = Sum((1,), 1.0)
-LIMB, LIMBS, FINEST = 40, 4, -60
-"""Bits of a limb, limbs of a number, and the power of two that limbs count in: numbers up to 2^100."""
 
 
 def with_share(sums: Mapping[str, Sum]) -> dict[str, Sum]:
@@ -31,30 +28,6 @@ def share_of(parts: Iterable[float]) -> float:
     """The sum of some clients' shares of a mean, as integers give it: the same in any order."""
     unit = float(SHARES.unit)
     return sum(round(part / unit) for part in parts) * unit
-
-
-def to_limbs(values: Iterable[float]) -> Array:
-    """Numbers as integers of 40 bits each, (numbers, limbs): their sums are exact up to 2²³ clients.
-
-    >>> from_limbs(to_limbs([0.1]) + to_limbs([1e18])) == [10**18 + 0.1]
-    array([ True])
-    """
-    found = []
-    for value in values:
-        clipped = min(max(value, -(2.0**99)), 2.0**99)
-        whole, limbs = round(fractions.Fraction(clipped) * 2**-FINEST), list[int]()
-        sign, whole = (-1 if whole < 0 else 1), abs(whole)
-        for _ in range(LIMBS):
-            limbs.append(sign * (whole & (2**LIMB - 1)))
-            whole >>= LIMB
-        found.append(limbs)
-    return np.array(found, np.int64)
-
-
-def from_limbs(limbs: Array) -> Array:
-    """The numbers, rounded once."""
-    whole = [sum(int(limb) << (LIMB * k) for k, limb in enumerate(row)) for row in limbs]
-    return np.array([float(fractions.Fraction(number) * fractions.Fraction(2) ** FINEST) for number in whole])
 
 
 def to_integers(part: Tensors, sums: Mapping[str, Sum]) -> dict[str, Array]:

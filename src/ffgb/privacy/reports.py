@@ -8,9 +8,9 @@ from typing import Any, final
 
 import numpy as np
 
+from ffgb.core.limbs import LIMBS, from_limbs, to_limbs
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
-from ffgb.privacy.integers import LIMBS, from_limbs, to_limbs
 
 NUMBERS = ("loss", "score", "weight", "mean")
 REPORT: Mapping[str, Sum] = {

@@ -71,6 +71,8 @@ class Elsewhere:
     engine: Engine
     schema: Schema
     minimum: int
+    registered: dict[str, str] | None = None
+    """Public keys of sites by name (DER, in hexadecimal digits), for secure totals."""
 
     def options(self, config: Config) -> dict[str, Any]:
         """What the server must know of them."""
@@ -80,6 +82,8 @@ class Elsewhere:
             "tests": tests_of(self.schema),
             "minimum": min(self.minimum, int(config.participation or self.minimum)),
             "names": self.schema.names,
+            "counted": self.schema.counted,
+            "registered": self.registered,
             "owners": [i for i, rows in enumerate(self.schema.test_rows) if rows],
         }
 

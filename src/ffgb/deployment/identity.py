@@ -1,0 +1,108 @@
+"""A real site among the others: its keys, the participants that it has met, and whom it adds its numbers to."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.deployment.keys import der, fingerprint, own_public, private, site_key, write_new
+from ffgb.deployment.policy import Policy
+from ffgb.errors import FFGBError
+from ffgb.files import atomic_write
+from ffgb.privacy.ciphers import KEY, check_signature, derived, signed
+from ffgb.privacy.identity import Identity, Participant
+from ffgb.protocol.codec import shown
+
+SECRET, PARTICIPANTS = "secret", "participants.json"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SiteIdentity(Identity):
+    """A site with a registered key, a secret of its own, and a list of those it has met."""
+
+    name: str
+    folder: Path
+    """Where the site keeps what it knows about this server."""
+    key: Any
+    """Its private key, whose public half is registered with the server."""
+    policy: Policy = field(default_factory=Policy)
+    confirm: Callable[[Mapping[str, str]], bool] = lambda participants: True
+    """Asks the owner about participants that are met for the first time: names, and fingerprints of their keys."""
+
+    @staticmethod
+    def of(
+        name: str,
+        folder: Path,
+        key: Path | None = None,
+        policy: Policy | None = None,
+        confirm: Callable[[Mapping[str, str]], bool] = lambda participants: True,
+    ) -> SiteIdentity:
+        return SiteIdentity(name, folder, site_key(key or folder / "key"), policy or Policy(), confirm)
+
+    @property
+    def registered(self) -> bytes:
+        """Its public key (DER)."""
+        return der(own_public(self.key), "the key of this site")
+
+    def secret(self, use: bytes) -> bytes:
+        file = self.folder / SECRET
+        if not file.exists():
+            private(self.folder)
+            write_new(file, secrets.token_bytes(KEY), 0o600)
+        return derived(file.read_bytes(), b"ffgb site" + use)
+
+    def sign(self, words: bytes) -> bytes:
+        return signed(self.key, words)
+
+    def check(self, participants: Mapping[str, bytes], threshold: int) -> None:
+        N, policy = len(participants), self.policy
+        if participants.get(self.name) != self.registered:
+            raise FFGBError(f"the list of participants does not have {self.name} with its own key")
+        if policy.least_sites > N:
+            raise FFGBError(f"{N} sites take part, and the policy of {self.name} wants at least {policy.least_sites}")
+        needed = N // 2 + 1 if policy.honest_server else 2 * N // 3 + 1
+        if threshold and threshold < needed:
+            raise FFGBError(
+                f"a total is to come out with {threshold} of {N} sites, and the policy of {self.name} wants {needed} "
+                f"(honest_server is {str(policy.honest_server).lower()})"
+            )
+        marks = {name: fingerprint(key) for name, key in participants.items()}
+        if len(set(marks.values())) < N:
+            raise FFGBError("two participants have the same key")
+        self._meet(marks)
+
+    def _meet(self, marks: Mapping[str, str]) -> None:
+        """Compare the others with those in the policy, or with those that were met before."""
+        known = dict(self.policy.participants) or self.met()
+        others = {name: mark for name, mark in marks.items() if name != self.name}
+        strange = [name for name in others if known.get(name) != others[name]] if known else []
+        if strange:
+            name, why = strange[0], "is not among the participants that this site knows"
+            if name in known:
+                why = f"has another key than this site knows: {others[name]} in place of {known[name]}"
+            raise FFGBError(f"{shown(name)} {why}; ask its owner, and the server's operator")
+        if not known:
+            if not self.confirm(others):
+                raise FFGBError("the owner of this site has not agreed to these participants")
+            private(self.folder)
+            atomic_write(self.folder / PARTICIPANTS, json.dumps(others, indent=1).encode(), 0o600)
+
+    def met(self) -> dict[str, str]:
+        """The participants that this site has met: fingerprints by name."""
+        try:
+            found = json.loads((self.folder / PARTICIPANTS).read_text())
+            return {str(name): str(mark) for name, mark in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise FFGBError(
+                f"{self.folder / PARTICIPANTS} is damaged ({error}); remove it, and compare fingerprints again"
+            ) from error
+
+    def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
+        check_signature(participant.registered, signature, words, shown(participant.name))

@@ -1,0 +1,127 @@
+"""What a site's owner allows, whatever a server asks: a file that belongs to the site, and that only its owner changes.
+
+# policy.toml
+secure = true                  # answer under masks alone
+least_sites = 3                # participants of a total
+honest_server = false          # a server may lie: more than two thirds of the sites must answer a question
+least_rows = 10                # rows of this site
+least_class = 1                # rows of each class here
+least_cell = 1                 # rows in a cell of a histogram here (without masks)
+least = 10                     # rows, of all sites, in each interval, category and leaf
+parameters_per_row = 50        # numbers of the model for each row of all sites
+trainings = 3
+refuse = ["GramOf"]            # kinds of questions that are never answered
+[participants]                 # who the others may be, by the fingerprints of their keys
+north = "0c1d:…"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from ffgb.errors import FFGBError
+
+
+@final
+@dataclass(frozen=True)
+class Policy:
+    """A site's rules; the defaults are those of a careful owner."""
+
+    secure: bool = True
+    """It answers under masks alone."""
+    least_sites: int = 3
+    honest_server: bool = False
+    """The server is trusted to follow the protocol: then more than half of the sites must answer, not two thirds."""
+    least_rows: int = 10
+    """Of this site: with fewer it does not take part."""
+    least_class: int = 1
+    least_cell: int = 1
+    least: int = 10
+    """Rows of all sites in each interval, category and leaf."""
+    parameters_per_row: float = 50.0
+    """Of the model, for each row of all sites."""
+    trainings: int = 3
+    """With one server: one, and others if it must be done again."""
+    refuse: tuple[str, ...] = ()
+    participants: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of the keys of those who may take part, by name; none: as they are when first met."""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value, default = getattr(self, each.name), _DEFAULTS[each.name]
+            kinds = (int, float) if isinstance(default, float) else type(default)
+            if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+                raise FFGBError(f"{each.name} is {_WORDS[type(default)]}, not {value!r}")
+            if isinstance(value, int | float) and not isinstance(value, bool) and value < 1:
+                raise FFGBError(f"{each.name} is at least 1, not {value:g}")
+        texts = (*self.refuse, *self.participants, *self.participants.values())
+        if not all(isinstance(text, str) for text in texts):
+            raise FFGBError("refuse and participants are names")
+        if self.least_sites < 3:
+            raise FFGBError("least_sites is at least 3: of two sites each knows the other's part from the total")
+
+    @staticmethod
+    def read(file: Path) -> Policy:
+        """The rules in a file; an FFGBError names what is wrong."""
+        try:
+            values: dict[str, Any] = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise FFGBError(f"{file} cannot be read ({error.strerror})") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise FFGBError(f"{file} is not valid TOML ({error})") from error
+        known = {each.name for each in dataclasses.fields(Policy)}
+        if strange := sorted(values.keys() - known):
+            raise FFGBError(f"{file} has {strange[0]!r}, which is no rule; rules are {', '.join(sorted(known))}")
+        try:
+            given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+            return Policy(**given)
+        except FFGBError as error:
+            raise FFGBError(f"{file}: {error}") from error
+
+    def in_words(self) -> list[str]:
+        """The rules as sentences, for whoever must allow them."""
+        masks = (
+            f"Sums leave this site only under masks: the server learns sums over at least {self.least_sites} sites, "
+            "and nobody sees those of this site alone."
+            if self.secure
+            else "Sums may leave this site without masks: the server then sees the sums of this site alone, and can "
+            "compute rows from them."
+        )
+        server = (
+            "The server is trusted to follow the protocol."
+            if self.honest_server
+            else "The server is not trusted: a total needs the answers of more than two thirds of the sites."
+        )
+        who = (
+            f"The other participants may only be {', '.join(sorted(self.participants))}, with the keys in the policy."
+            if self.participants
+            else "The other participants are shown with the fingerprints of their keys, and may not change afterwards."
+        )
+        return [
+            masks,
+            *([server] if self.secure else []),
+            who,
+            f"This site takes part with at least {self.least_rows} rows.",
+            f"Each interval, category and leaf has at least {self.least} rows of all sites together.",
+            f"The model has at most {self.parameters_per_row:g} numbers for each row of all sites.",
+            f"It takes part in up to {self.trainings} trainings with this server.",
+            *([f"It never answers {', '.join(self.refuse)}."] if self.refuse else []),
+        ]
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    **{each.name: each.default for each in dataclasses.fields(Policy) if each.name != "participants"},
+    "participants": {},
+}
+_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    tuple: "a list of names",
+    dict: "a table of names and fingerprints",
+}
