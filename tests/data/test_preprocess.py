@@ -180,7 +180,7 @@ def test_sites_that_see_only_their_own_file_read_what_one_machine_reads(tmp_path
     files = [mixed(tmp_path / f"{name}.csv", seed) for seed, name in enumerate("abc")]
     together = load_sites(files, "y", categories=("code",))
     sites = [Site(path.stem, path, "y", categories=("code",)) for path in files]
-    said = dict(met(hello(site)) for site in sites)
+    said = {name: each.columns for name, each in (met(hello(site)) for site in sites)}
     schema = Schema.of(said, "y")
     assert Schema.from_json(schema.to_json()) == schema
     assert schema.table == together.table

@@ -19,8 +19,8 @@ from sklearn.datasets import load_digits
 
 FFGB = [sys.executable, "-m", "ffgb"]
 NAMES = ("east", "north", "west")
-LINEAR = {"learner": "linear", "geometry": "local", "schedule": "constant"}
-CONFIG = 'target = "digit"\nlearner = "linear"\ngeometry = "local"\nschedule = "constant"\n'
+LINEAR = {"secure": "off", "learner": "linear", "geometry": "local", "schedule": "constant"}
+CONFIG = 'target = "digit"\nsecure = "off"\nlearner = "linear"\ngeometry = "local"\nschedule = "constant"\n'
 SEED_CORN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

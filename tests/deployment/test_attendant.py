@@ -49,7 +49,8 @@ class Server:
         self.said: list[str] = []
         self.attendant = Attendant(site, job, self.agreement, say=self.said.append, **more)
         data, _ = self.attendant.answer({}, {"hello": True})
-        self.name, self.columns = met(data["hello"])
+        self.name, said = met(data["hello"])
+        self.columns = said.columns
         self.schema = Schema.of({self.name: self.columns}, site.target, site.task)
         self.training, self.seed = "t", 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -93,9 +94,9 @@ def over_flower(
     target: str | None = "kind",
     **more: Any,
 ) -> Result:
-    counted = Counted(grid)
+    counted, config = Counted(grid), replace(config, secure="off")
     found = gather(counted, len(SITES), 5.0, met)
-    schema = Schema.of({name: columns for name, (_, columns) in found.items()}, target)
+    schema = Schema.of({name: said.columns for name, (_, said) in found.items()}, target)
     nodes = {name: node for name, (node, _) in found.items()}
     engine = engine_of(counted, nodes, schema, config.seed, deadline, training="t")
     return train(config, out, elsewhere=Elsewhere(engine, schema, minimum), **more)

@@ -339,7 +339,7 @@ def test_sites_that_do_not_fit_are_named(files: list[Path], sites: Sites, caplog
     files[2].write_text(files[2].read_text().replace("p,q,r,s,kind", "p,q,r,z,kind"))
     found = gather(Counted(sites.grid), 3, 5.0, met)
     with caplog.at_level("WARNING", "ffgb"):
-        schema = Schema.of({name: columns for name, (_, columns) in found.items()}, "kind")
+        schema = Schema.of({name: said.columns for name, (_, said) in found.items()}, "kind")
     assert schema.table is not None
     assert schema.table.names == ("p", "q", "r", "s", "s missing")
     assert "site west lacks the column 's'; its values count as missing there" in caplog.text

@@ -205,6 +205,10 @@ class Attendant:
         self.policy, self.identity = policy or Policy(secure=False), identity
         self.secure = self.policy.secure and identity is not None
         self._surveyor: Host | None = None
+        self._broken: str | None = None
+        """The rule of this site that the training breaks: nothing more is answered in it."""
+        self.own: dict[str, dict[str, Any]] = {}
+        """This site's own scores, by its rows to train with and those held out."""
         self._contents: dict[str, str] = {}
         """What was asked under which number of masks: a question's own content, by the hash of its message."""
         self.site, self.settings, self.agreement, self.ledger = site, settings, agreement, ledger or Ledger()
@@ -321,6 +325,7 @@ class Attendant:
         answers: dict[str, bytes] = {}
         for i, answer in self._surveyor.answers(data, [i for i in clients if i in self._surveyor.clients]):
             message = decode(self._as_sent(question, answer))
+            self._tell_of(question, message)
             why = self._bare(message)
             if why is None and message.kind == "masked" and self.agreement is not None:
                 entry, training = f"{what} of its file", self.training or ""
@@ -335,6 +340,13 @@ class Attendant:
         self.say(f"before training: {what}, {sum(map(len, answers.values())):,} bytes sent")
         return answers, {}
 
+    def _tell_of(self, question: Message, message: Message) -> None:
+        """If a client could not answer, its owner sees why."""
+        if message.kind == "error":
+            text = str(message.values["text"])
+            self.say(f"not answered: {shown(text)}")
+            self.board.refused(what_leaves(question), text)
+
     def _bare(self, message: Message) -> str | None:
         """Why an answer does not leave, if it should be under masks and is not."""
         if self.secure and message.kind in ("part", "report", "answer"):
@@ -348,6 +360,7 @@ class Attendant:
         training = str(said["training"])
         if training != self.training:
             self.training, self.resident, self._last, self._surveyor = training, None, None, None
+            self._broken = None
         if self.agreement is None:
             return
         before = self.ledger.trainings
@@ -403,6 +416,7 @@ class Attendant:
         with threadpool_limits(limits=1):
             found = self.resident.answer(data, asked)
         answers = self._released(question, found, held_out)
+        self._show_own()
         for i in held_out - answers.keys():
             text = "rows that are held out answer reports only: no statistics, and no training"
             answers[i] = self._refuse(question, i, text)
@@ -410,6 +424,29 @@ class Attendant:
             sent = Sent.of(what_leaves(question), decode(answer), once=False)
             self.board.left(sent.what, _when(question), sent.arrays, len(answer))
         return answers
+
+    def _show_own(self) -> None:
+        """This site's own scores, which under masks no one else knows: shown to its owner, and kept."""
+        assert self.resident is not None
+        assert self.schema is not None
+        host, N = self.resident.host, len(self.schema.names)
+        if host.job is None or not host.reports:
+            return
+        classes = host.job.loss.classification
+        lines = {}
+        for i, report in host.reports.items():
+            score = float(report["score"]) / float(report["weight"])
+            lines["held out" if i >= N else "to train with"] = {
+                "round": report["round"],
+                "rows": report["points"],
+                "loss": float(report["loss"]) / float(report["weight"]),
+                **({"accuracy": score} if classes else {"rmse": score**0.5}),
+            }
+        if lines != self.own:
+            self.own = lines
+            self.board.own(lines)
+            if self.identity is not None:
+                self.identity.keep_scores(lines)
 
     def _released(self, question: Message, found: Mapping[int, bytes], held_out: Set[int]) -> dict[int, bytes]:
         """The answers that may leave, as they do, and refusals in place of others; rows held out may have none."""
@@ -419,12 +456,15 @@ class Attendant:
             message = decode(answer)
             if i in held_out and question.kind not in HELD_OUT and message.kind not in SILENT:
                 continue
+            self._tell_of(question, message)
             why = self._bare(message) or self._against_policy(question)
             why = why or self._unheard_of(question, message, answer, held_out=i in held_out)
             answers[i] = answer if why is None else self._refuse(question, i, why)
         return answers
 
     def _refusal(self, question: Message) -> str | None:
+        if self._broken is not None:
+            return f"a training that breaks its rules: {self._broken}"
         if what_leaves(question).removeprefix("question ") in self.refused:
             return f"{what_leaves(question)}: --no-shared-geometry"
         return None if self.terms is None else self.terms.refuses(question)
@@ -469,11 +509,11 @@ class Attendant:
         assert self.schema is not None
         size, rows = self.resident.host.job.family.size, sum(self.schema.rows)
         if size > self.policy.parameters_per_row * rows:
-            return (
+            self._broken = (
                 f"the model has {size:,} numbers for {rows:,} rows of all sites, and the policy of this site allows "
                 f"{self.policy.parameters_per_row:g} a row (parameters_per_row)"
             )
-        return None
+        return self._broken
 
     def _refuse(self, question: Message, i: int, text: str) -> bytes:
         self.say(f"refused: {text}")

@@ -267,11 +267,17 @@ class SiteBoard:
         self._connected = False
         self._asked: dict[str, _Received] = {}
         self._left: dict[str, _Left] = {}
+        self._own: dict[str, Mapping[str, Any]] = {}
 
     def state(self, text: str) -> None:
         """What is going on now, in a few words."""
         with self._lock:
             self._diary.state(text)
+
+    def own(self, scores: Mapping[str, Mapping[str, Any]]) -> None:
+        """How good the model is at this site's own rows, which only its owner is shown."""
+        with self._lock:
+            self._own = {name: dict(line) for name, line in scores.items()}
 
     def connected(self, connected: bool) -> None:
         """The server is reached, or is not."""
@@ -312,6 +318,7 @@ class SiteBoard:
                 **self._diary.snapshot("question", "why"),
                 "name": self._name,
                 "server": self._server,
+                "own": {name: dict(line) for name, line in self._own.items()},
                 "connected": self._connected,
                 "asked": [{"question": question, **asdict(asked)} for question, asked in self._asked.items()],
                 "left": [{"question": question, **asdict(left)} for question, left in self._left.items()],

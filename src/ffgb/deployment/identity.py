@@ -17,7 +17,7 @@ from ffgb.privacy.ciphers import KEY, check_signature, derived, signed
 from ffgb.privacy.identity import Identity, Participant
 from ffgb.protocol.codec import shown
 
-SECRET, PARTICIPANTS = "secret", "participants.json"
+SECRET, PARTICIPANTS, SCORES = "secret", "participants.json", "scores.json"
 
 
 @final
@@ -103,6 +103,11 @@ class SiteIdentity(Identity):
             raise FFGBError(
                 f"{self.folder / PARTICIPANTS} is damaged ({error}); remove it, and compare fingerprints again"
             ) from error
+
+    def keep_scores(self, scores: Mapping[str, Any]) -> None:
+        """Write down how good the model is at this site's own rows: no one else is told."""
+        private(self.folder)
+        atomic_write(self.folder / SCORES, json.dumps(scores, indent=1).encode(), 0o600)
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         check_signature(participant.registered, signature, words, shown(participant.name))

@@ -61,7 +61,7 @@ def _server(now: Snapshot) -> str:
 
 
 def _site(now: Snapshot) -> str:
-    return "".join(part(now) for part in (_site_header, _left, _refusals, _received, _events))
+    return "".join(part(now) for part in (_site_header, _own, _left, _refusals, _received, _events))
 
 
 BODIES: Mapping[str, Callable[[Snapshot], str]] = {"server": _server, "site": _site}
@@ -207,6 +207,21 @@ def _site_header(now: Snapshot) -> str:
         "running for": seconds_text(max(now["time"] - now["began"], 0.0)),
     }
     return _header("site", now["name"], now, lead, warning, numbers)
+
+
+def _own(now: Snapshot) -> str:
+    """How good the model is at this site's own rows: no one else is told."""
+    if not now["own"]:
+        return ""
+    measures = [name for name in ("accuracy", "rmse", "loss") if any(name in line for line in now["own"].values())]
+    rows = [
+        [f"rows {name}", count_text(line["rows"]), *(value_text(m, line.get(m)) for m in measures)]
+        for name, line in now["own"].items()
+    ]
+    table = tabular("Own scores", ["", "rows", *measures], rows)
+    return section(
+        "The model at this site's own rows", table, note="Only this page shows these; the server is not told."
+    )
 
 
 def _left(now: Snapshot) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class Host:
         self.identity = identity or (lambda i: Simulated(str(i)))
         self.rolls: dict[str, bytes] = {}
         """The last messages that said who takes part, and with which keys."""
+        self.reports: dict[int, Mapping[str, Any]] = {}
+        """The last report of each client, which under masks only this host knows."""
         self.job: Job | None = None
         self.setup: bytes | None = None
         """The message that described the job."""
@@ -113,6 +115,7 @@ class Host:
             whole = to_integers({SHARE: np.array([share])}, {SHARE: SHARES})
             part = {**answer.tensors, **whole, ROWS: np.array([len(self.clients[i].points)], np.int64)}
         elif answer.kind == "report":
+            self.reports[i] = {"round": answer.round, **answer.values}
             part = as_integers(answer.values)
         else:
             return answer

@@ -123,6 +123,12 @@ class Masked:
         asked = [*self.bare, *(i for group in self.groups[1:] for i in group.numbers)]
         return [i for i in self.conversation.clients.tests if i in asked]
 
+    def in_words(self) -> str:
+        """What masks have hidden, in a sentence."""
+        group = self.groups[0]
+        few = f"; {group.threshold} of them had to answer" if group.threshold else ", all of which answered"
+        return f"The server saw only totals over {len(group.names)} clients{few}: parts of single clients were masked."
+
     # Who takes part
 
     def _introduce(self, clients: Sequence[int] | None = None) -> None:

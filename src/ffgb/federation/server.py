@@ -103,6 +103,11 @@ class Server:
         return Masked(self.conversation, registered)
 
     @property
+    def heard(self) -> bool:
+        """Clients have reported how good f is, one by one or together."""
+        return bool(self.conversation.seen) or (self.masked is not None and self.masked.number >= 0)
+
+    @property
     def N(self) -> int:
         """How many clients there are."""
         return self.clients.N

@@ -23,6 +23,12 @@ def who(past: Past) -> str:
     if not past.clients:
         why = "This run does not say who holds what, nor how good its function is for whom: it has no clients.json."
         return section("Clients", note=why)
+    if past.secure and not any(c.points is not None or c.train for c in past.clients):
+        names = ", ".join(escaped(c.name, 60) for c in past.clients)
+        note = (
+            f"{escaped(past.secure)} So no score or number of rows of a single one is known here. They were: {names}."
+        )
+        return f"{section('Clients', note=note)}{_told(past.told)}"
     held = f"<div>{_holdings(past.clients, past.classes)}{_columns(past)}{_told(past.told)}</div>"
     parts = held, _by_client(past.clients, past.sampled)
     return side_by_side(*parts) if len(past.classes) <= 2 * WRITTEN else "".join(parts)

@@ -56,6 +56,8 @@ class Past:
     """How clients' columns differ, in sentences."""
     apart: tuple[tuple[str, Values], ...]
     """Columns whose means differ most between clients, and those means, in standard deviations of all rows."""
+    secure: str = ""
+    """What masks have hidden, in a sentence; empty if nothing."""
 
     def series(self, name: str) -> tuple[float | None, ...]:
         """A column in the rounds that are drawn; nothing if nothing is known."""
@@ -211,17 +213,19 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _clients(
     path: Path,
-) -> tuple[tuple[str, ...], tuple[Held, ...] | None, tuple[str, ...], tuple[tuple[str, Values], ...]]:
-    """Names of classes, what is known of each client (None if nothing was written down), and how columns differ."""
+) -> tuple[tuple[str, ...], tuple[Held, ...] | None, tuple[str, ...], tuple[tuple[str, Values], ...], str]:
+    """Names of classes, what is known of each client (None if nothing was written down), how columns differ, and what
+    masks have hidden."""
     file = path / "clients.json"
     if not file.exists():
-        return (), None, (), ()
+        return (), None, (), (), ""
     try:
         content = json.loads(file.read_text())
         classes = tuple(str(c) for c in content["classes"])
         clients = tuple(_held(client, len(classes)) for client in content["clients"])
         apart = tuple((str(c["name"]), tuple(finite(v) for v in c["means"])) for c in content.get("columns") or ())
-        return classes, clients, tuple(str(sentence) for sentence in content.get("told") or ()), apart
+        told = tuple(str(sentence) for sentence in content.get("told") or ())
+        return classes, clients, told, apart, str(content.get("secure") or "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FFGBError(f"{file} cannot be read ({error}); was it written by ffgb?") from error
 

@@ -36,12 +36,15 @@ def described(
         train = _score(server.conversation.seen[i], classification) if i in server.conversation.seen else None
         if train is not None:
             del train["points"]
-        rows.append({"name": name, "points": server.clients.points[i], "train": train, "test": test.get(i), **held})
+        points = server.clients.points[i] if server.clients.counted else None
+        rows.append({"name": name, "points": points, "train": train, "test": test.get(i), **held})
     sent = [asdict(s) for s in server.conversation.sent.values()]
     columns = [] if parts is None else _columns(dataset, parts)
     return {
         "classes": list(dataset.classes),
         "clients": rows,
+        "rows": sum(server.clients.points),
+        "secure": None if server.masked is None else server.masked.in_words(),
         "columns": columns,
         "sent": sent,
         "told": list(dataset.told),

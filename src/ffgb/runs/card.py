@@ -16,6 +16,7 @@ from ffgb.runs.onnx import output_names
 
 OWN: Final = "model.safetensors"
 """The model that a run ends with: the scores in its files are of this one."""
+SEEN: Final = "Totals were not masked: the server saw what is listed above, of each client."
 
 
 def card(run: Run, model: Model, onnx: tuple[Path, bytes] | None = None, file: str = OWN) -> str:
@@ -35,8 +36,8 @@ def card(run: Run, model: Model, onnx: tuple[Path, bytes] | None = None, file: s
         "## What left the clients",
         *_left(config, summary, known, file),
         "## Limits",
-        "Trained without differential privacy or secure aggregation: the server saw what is listed above, of each "
-        "client. Scores are of rows that clients held out, or of a test set of the same origin; elsewhere it may do "
+        f"Trained without differential privacy. {known.get('secure') or SEEN} Scores are of rows that clients held "
+        "out, or of a test set of the same origin; elsewhere it may do "
         f"worse{', and for the clients at the top of the table it does already' * by_client}.",
     ]
     if onnx is not None:
@@ -108,12 +109,14 @@ def _results(summary: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[list
 
     rows = [
         (
-            _plain(c["name"]), f"{c['points']:,}", _number(c["train"], name),
+            _plain(c["name"]), _count(c["points"]), _number(c["train"], name),
             f"{c['test']['points']:,}" if c["test"] else "", _number(c["test"], name),
         )
         for c in sorted(known["clients"], key=score)
     ]  # fmt: skip
     head = ("client", "training rows", f"{name} there", "rows held out", f"{name} there")
+    if not any(c["train"] or c["test"] for c in known["clients"]):
+        return [f"{overall[:1].upper()}{overall[1:]}. Scores of single clients are known to these alone."], False
     found = [overall[:1].upper() + overall[1:] + ". Clients, the worst first:", _table(head, rows[:50])]
     return found + ([f"and {len(rows) - 50} more."] if len(rows) > 50 else []), True
 
@@ -121,7 +124,8 @@ def _results(summary: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[list
 def _data(model: Model, known: Mapping[str, Any]) -> list[str]:
     clients = known["clients"]
     found = [
-        f"{sum(c['points'] for c in clients):,} training rows at {len(clients)} clients, none of them in this file."
+        f"{known.get('rows') or sum(c['points'] for c in clients):,} training rows at {len(clients)} clients, none of "
+        "them in this file."
     ]
     if model.table is not None:
         rows = [
@@ -167,6 +171,13 @@ def _left(config: Mapping[str, Any], summary: Mapping[str, Any], known: Mapping[
         f" What was exchanged to make {_code(file)} of the model, if clients took part in that, is not in this table."
     )
     rare = config.get("rare", RARE)
+    if known.get("secure"):
+        return [
+            "Every kind of message that a client sent, with its arrays and the size of the largest. All sums were "
+            "under masks. Sites with files also told the names and kinds of their columns.",
+            _table(("when", "what", "arrays", "bytes"), rows),
+            total + (after if file != OWN else ""),
+        ]
     return [
         "Every kind of message that a client sent, with its arrays and the size of the largest. Sites with files also "
         "told their number of rows, the names and kinds of their columns, how many values are missing, sums of "
@@ -200,6 +211,10 @@ def _usage(model: Model, onnx: Path, data: bytes) -> list[str]:
         f"{' and '.join(map(_code, names.values()))}.{''.join(renamed)}",
         _table(("input", "is"), inputs),
     ]
+
+
+def _count(points: int | None) -> str:
+    return "" if points is None else f"{points:,}"
 
 
 def _number(score: Mapping[str, Any] | None, name: str) -> str:

@@ -303,7 +303,7 @@ class _Training:
         if finished:
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:
-            if self.server.conversation.seen:  # else it had ended before, and they were written then
+            if self.server.heard:  # else it had ended before, and they were written then
                 natural = self.config.split == "natural" or elsewhere is not None
                 names = dataset.sites if natural else [str(i) for i in range(self.server.N)]
                 self.run.write_json("clients.json", described(self.server, model, dataset, names, self.parts))
