@@ -29,14 +29,13 @@ from ffgb.learners.mlp import MLP
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import describe
 from ffgb.protocol.job import Job, Update
+from ffgb.protocol.masking import Group, Introduce, Prepare, Roll, Unmask
 from ffgb.protocol.messages import (
-    ALWAYS,
     KINDS,
     Along,
     Asked,
     Remember,
     Report,
-    Sending,
     Setup,
     Take,
     Train,
@@ -44,6 +43,7 @@ from ffgb.protocol.messages import (
     read,
     what_leaves,
 )
+from ffgb.protocol.sending import ALWAYS, Sending
 
 CLOSED = Linear(Flatten(4), 3)
 OPEN = MLP(Flatten(4), 3, hidden=(5,), steps=3)
@@ -58,6 +58,8 @@ MEMBERS = OPEN.member(OPEN.initial(rng)) * 0.5 + OPEN.member(OPEN.initial(rng)) 
 MOMENTS = MomentsOf(Flatten(4), np.arange(4.0), np.full(4, 9.0), by_rows=False, alike=True)
 WEIGHTING = Weighting(60.0, by_size=False, level=0.25)
 
+GROUP = Group((0, 1, 2), ("a", "b", "c"), ("01", "02", "03"), 3)
+KEYS = np.arange(96, dtype=np.uint8).reshape(3, 32)
 MESSAGES: dict[str, tuple[Sending, Job | None]] = {
     "before training": (Asked(MOMENTS, Weighting(60.0)), None),
     "the gradient": (Asked(GradientOf(CLOSED, LOSS, np.ones(5)), WEIGHTING, 3), SHARED),
@@ -74,6 +76,11 @@ MESSAGES: dict[str, tuple[Sending, Job | None]] = {
     "a step": (Along(5, 0.9, 0.125), SHARED),
     "a report": (Report(5), SHARED),
     "memory": (Remember(4, {"c": np.arange(3.0), "d": np.arange(4, dtype=np.int32)}), AVERAGED),
+    "an update without a report": (Take(Update(5, 0.9, STEP, 0.5), quiet=True), SHARED),
+    "participants": (Introduce("run", (GROUP, Group((5, 6, 7), ("a", "b", "c"), ("", "", "")))), None),
+    "keys": (Roll("run", (KEYS, KEYS), (("aa", "bb", "cc"), ("", "", ""))), None),
+    "prepare": (Prepare("run", 3, {"boxes": (2, 3, 80)}), None),
+    "unmask": (Unmask("run", 7, "ab" * 32, (0, 2), np.arange(18, dtype=np.uint8).reshape(3, 3, 2)), SHARED),
 }
 
 
@@ -137,12 +144,19 @@ def answers() -> dict[str, Message]:
         "part": Message("part", -1, 1, {"points": 9}, part),
         "answer": Message("answer", 4, 1, {"notes": {}}, MEMBERS.tensors()),
         "report": Message("report", 5, 1, {"points": 9, "loss": 1.0, "score": 2.0, "weight": 9.0}),
+        "key": Message("key", 0, 1, {"signature": "aa"}, {"key": KEYS[0]}),
+        "prepared": Message("prepared", 0, 1, {}, {"boxes": np.zeros((2, 3, 80), np.uint8)}),
+        "shares": Message("shares", 0, 1, {}, {"shares": KEYS}),
+        "stranger": Message("stranger", 0, 1),
+        "masked": Message("masked", -1, 1, {}, part),
     }
 
 
 EXPECTED = {
     "before training": {"part", "ready"}, "a job": {"ready"}, "a turn": {"ready"}, "train": {"answer"},
     "an update": {"report"}, "a step": {"report"}, "a report": {"report"}, "memory": {"ready"},
+    "an update without a report": {"ready"}, "participants": {"key"}, "keys": {"ready"},
+    "prepare": {"prepared", "stranger"}, "unmask": {"shares", "stranger"},
 }  # fmt: skip
 
 
