@@ -17,7 +17,8 @@ from ffgb.core.questions import Here, RoundQuestion
 from ffgb.core.weighting import Weighting
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
-from ffgb.federation.totals import own_part, total_of
+from ffgb.federation.parts import own_part
+from ffgb.federation.totals import total_of
 from ffgb.learners.linear import Linear
 from ffgb.privacy.integers import add, to_integers
 from ffgb.protocol.codec import Message

@@ -25,7 +25,7 @@ from ffgb.core.weighting import Weighting
 from ffgb.features.basic import Flatten
 from ffgb.features.patches import Grid, NearestSums, PatchMoments
 from ffgb.features.tables import Histogram
-from ffgb.federation.totals import means_of, own_part
+from ffgb.federation.parts import means_of, own_part
 from ffgb.learners.linear import Linear
 from ffgb.privacy.integers import add, from_integers, to_integers
 from ffgb.protocol.codec import Message

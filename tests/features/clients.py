@@ -15,7 +15,8 @@ from ffgb.core.statistics import Moments
 from ffgb.core.types import Tensors
 from ffgb.core.weighting import Weighting
 from ffgb.features.basic import Flatten
-from ffgb.federation.totals import own_part, total_of
+from ffgb.federation.parts import own_part
+from ffgb.federation.totals import total_of
 from ffgb.privacy.integers import add, to_integers
 from ffgb.protocol.codec import Message
 

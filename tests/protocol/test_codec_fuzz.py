@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from ffgb.errors import FFGBError
 from ffgb.protocol import messages
 from ffgb.protocol.codec import Expected, Form, Message, decode, encode
-from ffgb.protocol.messages import KINDS, QUESTIONS, Sending
+from ffgb.protocol.messages import KINDS, QUESTIONS
+from ffgb.protocol.sending import Sending
 from tests.protocol.test_messages import MESSAGES, answers
 
 Mutation: TypeAlias = Callable[[np.random.Generator, bytes], bytes]

@@ -20,7 +20,8 @@ from ffgb.federation.conversation import Conversation
 from ffgb.federation.host import Holding
 from ffgb.federation.server import Server
 from ffgb.protocol.codec import Message
-from ffgb.protocol.messages import Sending, Setup, Turn
+from ffgb.protocol.messages import Setup, Turn
+from ffgb.protocol.sending import Sending
 from ffgb.runs.choose_ridge import set_aside
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.holdings import make_parts, server_options
