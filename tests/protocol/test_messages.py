@@ -29,7 +29,7 @@ from ffgb.learners.mlp import MLP
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import describe
 from ffgb.protocol.job import Job, Update
-from ffgb.protocol.masking import Group, Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
 from ffgb.protocol.messages import (
     KINDS,
     Along,
@@ -58,8 +58,17 @@ MEMBERS = OPEN.member(OPEN.initial(rng)) * 0.5 + OPEN.member(OPEN.initial(rng)) 
 MOMENTS = MomentsOf(Flatten(4), np.arange(4.0), np.full(4, 9.0), by_rows=False, alike=True)
 WEIGHTING = Weighting(60.0, by_size=False, level=0.25)
 
-GROUP = Group((0, 1, 2), ("a", "b", "c"), ("01", "02", "03"), 3)
-KEYS = np.arange(96, dtype=np.uint8).reshape(3, 32)
+GROUPS = (
+    Group((0, 1, 2, 3), ("north", "east", "süd", "west"), ("00ff", "", "12", "ab"), 3),
+    Group((5, 6, 7), ("north", "east", "süd"), ("00ff", "", "12")),
+)
+SIGNATURES = (("00", "", "ff01", "a0"), ("", "77", "00"))
+
+
+def some_bytes(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).integers(0, 256, shape, np.uint8)
+
+
 MESSAGES: dict[str, tuple[Sending, Job | None]] = {
     "before training": (Asked(MOMENTS, Weighting(60.0)), None),
     "the gradient": (Asked(GradientOf(CLOSED, LOSS, np.ones(5)), WEIGHTING, 3), SHARED),
@@ -76,11 +85,10 @@ MESSAGES: dict[str, tuple[Sending, Job | None]] = {
     "a step": (Along(5, 0.9, 0.125), SHARED),
     "a report": (Report(5), SHARED),
     "memory": (Remember(4, {"c": np.arange(3.0), "d": np.arange(4, dtype=np.int32)}), AVERAGED),
-    "an update without a report": (Take(Update(5, 0.9, STEP, 0.5), quiet=True), SHARED),
-    "participants": (Introduce("run", (GROUP, Group((5, 6, 7), ("a", "b", "c"), ("", "", "")))), None),
-    "keys": (Roll("run", (KEYS, KEYS), (("aa", "bb", "cc"), ("", "", ""))), None),
-    "prepare": (Prepare("run", 3, {"boxes": (2, 3, 80)}), None),
-    "unmask": (Unmask("run", 7, "ab" * 32, (0, 2), np.arange(18, dtype=np.uint8).reshape(3, 3, 2)), SHARED),
+    "who takes part": (Introduce("a run", GROUPS), None),
+    "everyone's keys": (Roll("a run", tuple(some_bytes(len(g.names), 32) for g in GROUPS), SIGNATURES), None),
+    "some questions are coming": (Prepare("a run", 3), None),
+    "whose parts have arrived": (Unmask("a run", 100, "0a" * 32, (0, 2, 3), some_bytes(4, 4, 80)), SHARED),
 }
 
 
@@ -144,19 +152,16 @@ def answers() -> dict[str, Message]:
         "part": Message("part", -1, 1, {"points": 9}, part),
         "answer": Message("answer", 4, 1, {"notes": {}}, MEMBERS.tensors()),
         "report": Message("report", 5, 1, {"points": 9, "loss": 1.0, "score": 2.0, "weight": 9.0}),
-        "key": Message("key", 0, 1, {"signature": "aa"}, {"key": KEYS[0]}),
-        "prepared": Message("prepared", 0, 1, {}, {"boxes": np.zeros((2, 3, 80), np.uint8)}),
-        "shares": Message("shares", 0, 1, {}, {"shares": KEYS}),
-        "stranger": Message("stranger", 0, 1),
-        "masked": Message("masked", -1, 1, {}, part),
+        "key": Message("key", client=1, values={"signature": "00"}, tensors={"key": some_bytes(32)}),
+        "shares": Message("shares", client=1, tensors={"shares": some_bytes(4, 32)}),
+        "stranger": Message("stranger", client=1),
     }
 
 
 EXPECTED = {
     "before training": {"part", "ready"}, "a job": {"ready"}, "a turn": {"ready"}, "train": {"answer"},
     "an update": {"report"}, "a step": {"report"}, "a report": {"report"}, "memory": {"ready"},
-    "an update without a report": {"ready"}, "participants": {"key"}, "keys": {"ready"},
-    "prepare": {"prepared", "stranger"}, "unmask": {"shares", "stranger"},
+    "who takes part": {"key"}, "everyone's keys": {"ready"}, "whose parts have arrived": {"shares", "stranger"},
 }  # fmt: skip
 
 
@@ -204,6 +209,17 @@ def recipe(**changes: Any) -> list[Any]:
     return [{**question, **changes}, weighting]
 
 
+def changed_values(sending: Sending, **values: Any) -> Message:
+    message = sending.message()
+    return replace(message, values={**message.values, **values})
+
+
+def in_group(**changes: Any) -> Message:
+    message = Introduce("a run", GROUPS).message()
+    first, *rest = message.values["groups"]
+    return replace(message, values={**message.values, "groups": [{**first, **changes}, *rest]})
+
+
 MALFORMED: dict[str, tuple[Message, str]] = {
     "an unknown kind": (Message("dance"), "there is no message 'dance'"),
     "what a client says": (Message("part", -1), "there is no message 'part'"),
@@ -233,6 +249,29 @@ MALFORMED: dict[str, tuple[Message, str]] = {
         replace(Take(Update(1, 1.0, STEP)).message(), values={}),
         "'update' cannot be understood",
     ),
+    "no threshold": (in_group(threshold=-1), "how many of them must answer"),
+    "a threshold in words": (in_group(threshold="all"), "how many of them must answer"),
+    "a participant twice": (in_group(numbers=[0, 1, 1, 2]), "names one twice, or is incomplete"),
+    "a participant without a key": (in_group(registered=["00"]), "names one twice, or is incomplete"),
+    "a key in words": (in_group(registered=["00", "", "12", "north"]), "a key, signature or hash that is none"),
+    "a name that is none": (in_group(names=["a", "b", "c", 4]), "a list of participants is none"),
+    "no run": (replace(Prepare("x", 3).message(), values={"batch": 3}), "'prepare' cannot be understood"),
+    "a run without a name": (replace(Prepare("x", 3).message(), values={"batch": 3, "run": ""}), "which run it is"),
+    "a batch in words": (Message("prepare", values={"run": "x", "batch": "all"}), "has no batch"),
+    "a signature in words": (Message("roster", values={"run": "x", "signatures": [["yes"]]}), "signature or hash that"),
+    "signatures without keys": (Message("roster", values={"run": "x", "signatures": [["00"]]}), "cannot be understood"),
+    "keys that are too short": (
+        Message("roster", values={"run": "x", "signatures": [["00"]]}, tensors={"keys 0": some_bytes(1, 31)}),
+        "keys or boxes of another form",
+    ),
+    "boxes that are none": (
+        replace(Unmask("x", 0, "00", (0,), some_bytes(2, 2, 80)).message(), tensors={"boxes": some_bytes(3)}),
+        "what is to be unmasked",
+    ),
+    "those who have arrived, in words": (
+        changed_values(Unmask("x", 0, "00", (0,), some_bytes(2, 2, 80)), arrived="all"),
+        "whose parts have arrived",
+    ),
     "an update of nothing": (Message("update", 1, values={"decay": 1.0, "step": 1.0}), "lacks arrays"),
 }
 
@@ -249,6 +288,24 @@ def changed(sending: Sending, **changes: Any) -> Message:
     return replace(message, **{k: v for k, v in changes.items() if k == "round"}, values={
         **message.values, **{k: v for k, v in changes.items() if k != "round"}
     })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, 3, [], ["run"], ["run", 0, []], ["run", "0", [], []], [3, 0, [], []], ["run", True, [], []]),
+        *(["run", -1, [], []], ["run", 2**40, [], []], ["run", 0, ["x"], []], ["run", 0, [], [True]]),
+        *(["run", 0, [], [2, 2]], ["run", 0, [], [], []]),
+    ],
+    ids=str,
+)
+def test_how_answers_are_masked_is_said_or_refused(value: Any) -> None:
+    message = MESSAGES["the gradient"][0].message()
+    assert Masking.of(message) is None
+    masking = Masking("run", 7, (4,), (1, 2))
+    assert Masking.of(replace(message, values={**message.values, "masks": masking.value})) == masking
+    with pytest.raises(FFGBError, match="how its answers are masked"):
+        Masking.of(replace(message, values={**message.values, "masks": value}))
 
 
 def test_questions_are_asked_when_they_can_be_answered() -> None:

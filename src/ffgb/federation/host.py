@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ from ffgb.protocol.masking import Introduce, Masking, Prepare, Roll, Unmask
 from ffgb.protocol.messages import KINDS, Asked, Report, Setup, Turn, read
 from ffgb.protocol.sending import Sending
 
+log = logging.getLogger("ffgb")
+
+OPEN = ("ready", "resync")
+"""Kinds of answers that say nothing of a client's rows."""
 KEPT = physical() // (2 * cores())
 """Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
@@ -76,8 +81,6 @@ class Host:
             sending, masking = self._read(message), Masking.of(message)
             if message.kind == Setup.kind:
                 self.setup = data
-            if isinstance(sending, Introduce | Roll):
-                self.rolls[sending.kind] = data
         except Exception as error:  # every client that was asked says so
             failure = error
         for i in clients:
@@ -102,25 +105,41 @@ class Host:
         if isinstance(sending, Introduce | Roll | Prepare | Unmask):
             if i not in self.secured:
                 self.secured[i] = Secured(i, self.identity(i))
-            return self.secured[i].answer(sending)
+            answer = self.secured[i].answer(sending)
+            if isinstance(sending, Introduce | Roll):
+                self.rolls[sending.kind] = data
+            return answer
+        secured = self.secured.get(i)
         if masking is None or i in masking.bare:
-            return self.clients[i].answer(sending)
-        if i not in self.secured or not self.secured[i].knows(masking.run):
+            answer = self.clients[i].answer(sending)
+            if secured is not None and secured.hides and answer.kind not in OPEN:
+                raise FFGBError("in this run totals are secure, and this client's numbers leave it only under masks")
+            return answer
+        if secured is None or not secured.knows(masking.run):
             return Message("stranger", client=i)
         answer = self.clients[i].answer(sending)
-        if answer.kind == "part":
-            assert isinstance(sending, Asked)
-            share = sending.weighting.part(self.clients[i].points.weight)
-            check_own(sending.question, answer.tensors, len(self.clients[i].points), share)
-            whole = to_integers({SHARE: np.array([share])}, {SHARE: SHARES})
-            part = {**answer.tensors, **whole, ROWS: np.array([len(self.clients[i].points)], np.int64)}
-        elif answer.kind == "report":
-            self.reports[i] = {"round": answer.round, **answer.values}
-            part = as_integers(answer.values)
-        else:
+        if answer.kind in OPEN:
             return answer
-        question = hashlib.sha256(data).digest()
-        return self.secured[i].hidden(part, sums_of(sending), question, masking.number, answer.round)
+        part = self._part(i, sending, answer)
+        return secured.hidden(part, sums_of(sending), hashlib.sha256(data).digest(), masking, answer.round)
+
+    def _part(self, i: int, sending: Sending, answer: Message) -> dict[str, Array]:
+        """A client's numbers as they are added up under masks."""
+        if answer.kind == "report":
+            self.reports[i] = {"round": answer.round, **answer.values}
+            return as_integers(answer.values)
+        if answer.kind != "part" or not isinstance(sending, Asked):
+            raise FFGBError("increments are no sums, and have no masks")
+        points, share = self.clients[i].points, sending.weighting.part(self.clients[i].points.weight)
+        try:
+            check_own(sending.question, answer.tensors, len(points), share)
+        except FFGBError as error:  # its words have numbers of this client in them
+            log.warning("client %d keeps its part of %s to itself: %s", i, sending.question.what, error)
+            raise FFGBError(
+                f"its part of {sending.question.what} is not what such a part can be; the log of this client says more"
+            ) from error
+        whole = to_integers({SHARE: np.array([share])}, {SHARE: SHARES})
+        return {**answer.tensors, **whole, ROWS: np.array([len(points)], np.int64)}
 
     def remember(self, setup: bytes) -> None:
         """Have the job of this message, as if it had come: for clients that are restored."""
@@ -166,6 +185,7 @@ class Resident:
     def snapshot(self) -> dict[str, bytes]:
         """What the clients have that is not in the file."""
         rolls = {f"roll {kind}": data for kind, data in self.host.rolls.items()}
+        rolls |= {f"masks {i}": encode(secured.memory()) for i, secured in self.host.secured.items()}
         if self.host.setup is None:
             return rolls
         clients = {i: client for i, client in self.host.clients.items() if isinstance(client, Client)}
@@ -176,6 +196,9 @@ class Resident:
         for kind in (Introduce.kind, Roll.kind):
             if f"roll {kind}" in kept:  # what follows from it follows again
                 list(self.host.answers(kept[f"roll {kind}"], list(self.host.clients)))
+        for i, secured in self.host.secured.items():
+            if f"masks {i}" in kept:
+                secured.recall(decode(kept[f"masks {i}"]))
         if "setup" not in kept:
             return
         self.host.remember(kept["setup"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ffgb.core.functions import Function
+from ffgb.core.losses import Loss
 from ffgb.core.questions import Question, RoundQuestion
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import DivergedError, FFGBError
@@ -27,13 +29,13 @@ from ffgb.federation.state import State
 from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
 from ffgb.privacy.hidden import Hidden
 from ffgb.privacy.integers import ROWS, SHARE, SHARES
-from ffgb.privacy.masks import FEWEST, MaskedSum, Roster
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, too_few
 from ffgb.privacy.reports import Scores
 from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
-from ffgb.protocol.masking import Group, Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
 from ffgb.protocol.messages import Asked
 from ffgb.protocol.sending import Sending
 from ffgb.settings import RUN, Setting
@@ -54,6 +56,12 @@ SETTINGS = (
 
 Asking: TypeAlias = Callable[[Sending, Sequence[int]], dict[int, Message]]
 """Send a message to clients, and get the answers that came."""
+
+
+LIAR = (
+    "one of them has sent wrong numbers, and masks hide which: train without masks, or without the client that is in "
+    "doubt"
+)
 
 
 class ImpossibleError(FFGBError):
@@ -95,6 +103,10 @@ class Masked:
         self.conversation, self.run = conversation, secrets.token_hex(8)
         N, minimum = clients.N, clients.minimum
         threshold = 0 if minimum is None or minimum == N else minimum
+        if N < FEWEST:
+            raise FFGBError(too_few(N))
+        if threshold:
+            check_threshold(threshold, N)
         self.groups = [self._group(range(N), clients.called, registered, threshold)]
         owned = [(i, clients.called[clients.owners[i]]) for i in clients.parts if i in clients.owners]
         if len(owned) >= FEWEST:
@@ -158,24 +170,28 @@ class Masked:
             log.warning("%s %s", self.conversation.clients.name(i), error)
         return answers
 
-    def _next(self) -> int:
-        """The number of the next question; every now and then clients share the secrets of some questions."""
+    def _next(self, clients: Sequence[int]) -> Masking:
+        """The masks of the next question to these clients.
+
+        Every now and then clients share the secrets of some questions; a question does without those that have not.
+        """
         self._introduce()
         self.number += 1
-        if self.number % BATCH:
-            return self.number
         assert self._roll is not None
+        without: list[int] = []
         for g, group in enumerate(self.groups):
             if not group.threshold:
                 continue
-            sending = Prepare(self.run, self.number // BATCH, shapes(len(group.names)))
-            answers = self._known(lambda s, some: self._exchange(s, some), sending, group.numbers)
-            prepared = {group.place(i): answer.tensors for i, answer in answers.items() if answer.kind == "prepared"}
-            if missing := [name for place, name in enumerate(group.names) if place not in prepared]:
-                raise FFGBError(f"client {missing[0]} did not share its secrets, and everyone must; {GO_ON}")
-            roster = Roster(run_of(self.run, g), group.names, _rows(self._roll.keys[g]), group.threshold)
-            self._prepared[g] = Unmasking(roster, prepared)
-        return self.number
+            if self.number % BATCH == 0:
+                roster = Roster(run_of(self.run, g), group.names, _rows(self._roll.keys[g]), group.threshold)
+                self._prepared[g] = Unmasking(roster, {})
+            prepared = self._prepared[g].prepared
+            if asked := [i for i in group.numbers if i in clients and group.place(i) not in prepared]:
+                sending = Prepare(self.run, self.number // BATCH, shapes(len(group.names)))
+                answers = self._known(self._exchange, sending, asked)
+                prepared.update({group.place(i): a.tensors for i, a in answers.items() if a.kind == "prepared"})
+            without += [i for i in group.numbers if group.place(i) not in prepared]
+        return Masking(self.run, self.number, self.bare, tuple(without))
 
     def _known(self, ask: Asking, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
         """Answers of clients that know the run; those that have forgotten it are introduced again."""
@@ -194,14 +210,17 @@ class Masked:
         self, sending: Sending, ask: Asking, clients: Sequence[int], some: int
     ) -> tuple[dict[int, Whole], dict[int, Message], Hidden]:
         """The total of each group, and the answers that are no part of one: some clients are asked at a time."""
-        hidden = Hidden(sending, self.run, self._next(), self.bare)
+        hidden = Hidden(sending, self._next(clients))
+        asked = [i for i in clients if i not in hidden.masking.without]
         sums = {g: MaskedSum(hidden.sums) for g in range(len(self.groups))}
         group_of = {i: g for g, group in enumerate(self.groups) for i in group.numbers}
         came: dict[int, list[int]] = {g: [] for g in sums}
         others: dict[int, Message] = {}
-        for first in range(0, len(clients), some):
-            for i, answer in self._known(ask, hidden, clients[first : first + some]).items():
+        for first in range(0, len(asked), some):
+            for i, answer in self._known(ask, hidden, asked[first : first + some]).items():
                 if answer.kind == "masked":
+                    if i not in group_of:
+                        continue
                     sums[group_of[i]].add(answer.tensors)
                     came[group_of[i]].append(i)
                     answer = replace(answer, tensors={})
@@ -213,7 +232,7 @@ class Masked:
             if not arrived or (len(arrived) < (group.threshold or len(group.numbers))):
                 continue
             if group.threshold:
-                sums[g].unmask(self._shares(g, question, hidden.number, arrived))
+                sums[g].unmask(self._shares(g, question, hidden.masking.number, arrived))
             found[g] = Whole(sums[g].total, arrived, len(arrived) == len(group.numbers))
         return found, others, hidden
 
@@ -232,14 +251,17 @@ class Masked:
         label = hashlib.sha256(unmasking.roster.digest + question).digest()
         return unmasking.streams(number, label, places, shares)
 
-    def silent(self, others: Iterable[int]) -> str:
+    def silent(self, others: dict[int, Message]) -> str:
         """The clients that did not answer, in words."""
         clients = self.conversation.clients
-        return ", ".join(clients.name(i) for i in range(clients.N) if i not in set(others)) or "no one"
+        came = [i for i, answer in others.items() if answer.kind == "masked"]
+        return ", ".join(clients.name(i) for i in range(clients.N) if i not in came)
 
-    def scores(self, found: dict[int, Whole], others: dict[int, Message]) -> tuple[Scores | None, Scores | None]:
+    def scores(
+        self, found: dict[int, Whole], others: dict[int, Message], loss: Loss
+    ) -> tuple[Scores | None, Scores | None]:
         """How good f^t is at the rows to train with, and at those held out."""
-        train, test = (Scores.total(found[g].sums) if g in found else None for g in (0, 1))
+        train, test = (_scores(found[g], loss) if g in found else None for g in (0, 1))
         if self.bare:
             test = Scores.of(others[i].values for i in self.bare if i in others and others[i].kind == "report")
         return train, test
@@ -247,16 +269,42 @@ class Masked:
 
 def checked(question: Question, whole: Whole) -> Any:
     """What the server wanted to know; an ImpossibleError if no sites can have this total."""
-    means = means_of(whole.own, question.sums, whole.share)
     try:
+        _check_bounds(question, whole)
+        means = means_of(whole.own, question.sums, whole.share)
         question.check_total(means, whole.rows, len(whole.came))
         question.certify(means, 1.0 / len(whole.came))
     except (FFGBError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise ImpossibleError(
-            f"the total of {question.what} over {len(whole.came)} clients is impossible ({error}); one of them has "
-            "sent wrong numbers, and masks hide which: train without masks, or without the client that is in doubt"
+            f"the total of {question.what} over {len(whole.came)} clients is impossible ({error}); {LIAR}"
         ) from error
     return total_of(question, whole.own, whole.share)
+
+
+def _check_bounds(question: Question, whole: Whole) -> None:
+    """Raise an FFGBError if a total is beyond the bounds that parts and sums of parts have."""
+    came = len(whole.came)
+    if whole.rows < came or not 0.0 < whole.share <= 1.0 + 1e-6:
+        raise FFGBError(f"it is of {whole.rows} rows, and {whole.share:g} of the whole")
+    for name, each in question.sums.items():
+        values = np.abs(whole.sums[name].astype(np.float64)) * each.unit
+        beyond = values > np.asarray(each.bound) * (1.0 + 1e-6) + (came + 1.0) * each.unit
+        if beyond.any():
+            raise FFGBError(f"its {name} has a value of {float(values[beyond].max()):g}, beyond its bound")
+
+
+def _scores(whole: Whole, loss: Loss) -> Scores:
+    """Loss and score from a total of reports; an ImpossibleError if no sites can have it."""
+    scores, came = Scores.total(whole.sums), len(whole.came)
+    least = (loss.least - 1e-6) * scores.weight
+    most = scores.weight * (1.0 + 1e-9) if loss.classification else math.inf
+    if scores.clients != came or scores.points < came or not scores.weight > 0:
+        why = f"{scores.clients} clients with {scores.points} rows that weigh {scores.weight:g}"
+    elif not least <= scores.loss or not 0.0 <= scores.score <= most:
+        why = f"a loss of {scores.loss:g} and a score of {scores.score:g} over {scores.weight:g}"
+    else:
+        return scores
+    raise ImpossibleError(f"the total of the reports of {came} clients is impossible: {why}; {LIAR}")
 
 
 def _rows(keys: Array) -> tuple[bytes, ...]:
@@ -350,4 +398,4 @@ class MaskedRound(RoundAsk):
         self.state = state
         found, others = self._total(sending, [*self.present, *self.masked.tests], 1024)
         came = [i for i in self.present if i in others]
-        return Delivered(self.state, came, scores=self.masked.scores(found, others))
+        return Delivered(self.state, came, scores=self.masked.scores(found, others, state.job.loss))

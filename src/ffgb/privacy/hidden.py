@@ -11,6 +11,7 @@ from ffgb.privacy.integers import with_share
 from ffgb.privacy.reports import REPORT
 from ffgb.protocol.codec import Expected, Form, Message
 from ffgb.protocol.job import Job
+from ffgb.protocol.masking import Masking
 from ffgb.protocol.messages import Asked, read
 from ffgb.protocol.sending import Sending
 
@@ -18,13 +19,10 @@ from ffgb.protocol.sending import Sending
 @final
 @dataclass(frozen=True, eq=False)
 class Hidden(Sending):
-    """Another message, and the number of the masks that its answers have."""
+    """Another message, and how its answers are masked."""
 
     inner: Sending
-    run: str
-    number: int
-    bare: tuple[int, ...] = ()
-    """Clients that answer without masks: parts of a test set that belong to no site."""
+    masking: Masking
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -40,7 +38,7 @@ class Hidden(Sending):
 
     def message(self) -> Message:
         message = self.inner.message()
-        return replace(message, values={**message.values, "masks": [self.run, self.number, list(self.bare)]})
+        return replace(message, values={**message.values, "masks": self.masking.value})
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Sending:

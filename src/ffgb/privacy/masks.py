@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -45,10 +45,7 @@ class Roster:
     def __post_init__(self) -> None:
         N = len(self.names)
         if N < FEWEST:
-            raise FFGBError(
-                f"a total over {N} sites hides no one's part: with two, each knows the other's; "
-                f"secure totals need {FEWEST}"
-            )
+            raise FFGBError(too_few(N))
         if len(set(self.names)) < N or len(self.keys) != N:
             raise FFGBError("in the list of sites a name is there twice, or a key is missing")
         if len(set(self.keys)) < N:
@@ -85,6 +82,11 @@ class Roster:
         return self.keys[self.names.index(name)]
 
 
+def too_few(N: int) -> str:
+    """Why so many sites have no secure totals."""
+    return f"a total over {N} sites hides no one's part: with two, each knows the other's; secure totals need {FEWEST}"
+
+
 def check_threshold(t: int, N: int) -> None:
     """Raise an FFGBError if t of N sites cannot stand for all."""
     if not max(FEWEST, N // 2 + 1) <= t <= N:
@@ -111,7 +113,8 @@ class Masks:
             other: derived(agreed(key, roster.key_of(other)), b"ffgb pair" + roster.digest)
             for other in roster.neighbours(name)
         }
-        self._used: dict[bytes, bytes] = {}
+        self.used: dict[bytes, bytes] = {}
+        """The content that has left under the mask of each question: hashes of both."""
 
     def box_key(self, other: str, sender: str, number: int) -> bytes:
         """The key of a box that one of two sites sends the other."""
@@ -126,26 +129,42 @@ class Masks:
         return hashlib.sha256(self.roster.digest + question).digest()
 
     def masked(
-        self, part: Tensors, sums: Mapping[str, Sum], question: bytes, number: int = 0, own: bytes | None = None
+        self,
+        part: Tensors,
+        sums: Mapping[str, Sum],
+        question: bytes,
+        number: int = 0,
+        own: bytes | None = None,
+        without: Collection[str] = (),
     ) -> dict[str, Array]:
         """A part as it leaves the site; with the key of a mask of its `own`, that too.
 
+        There are no masks with the sites that the question does `without`: it says whom, so all sites know the same.
         A mask serves once: the same question with another part is refused, since the difference of two answers would
         be what the mask is to hide.
         """
         label = self.label(question)
-        content = hashlib.sha256(b"".join(part[name].tobytes() for name in sorted(sums))).digest()
-        if self._used.setdefault(label, content) != content:
+        content = _hash(part[name] for name in sorted(sums))
+        if self.used.setdefault(label, content) != content:
             raise FFGBError(
                 "a question came again after this site's answer to it had changed; its mask is not used twice"
             )
         found = {name: wrapping(part[name], each) for name, each in sums.items()}
         flat = [found[name] for name in sorted(found)]
         for other in self._pairs:
+            if other in without:
+                continue
             add_stream(flat, derived(self.seed(other, number), label), sign_of(self.name, other))
         if own is not None:
             add_stream(flat, derived(own, label), 1)
         return unwrapped(found, sums)
+
+
+def _hash(arrays: Iterable[Array]) -> bytes:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()
 
 
 def sign_of(name: str, other: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,6 +13,8 @@ from ffgb.core.limbs import LIMBS, from_limbs, to_limbs
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
 
+LARGEST = 2.0**99
+"""Sums of so much are no numbers any more: a training has diverged."""
 NUMBERS = ("loss", "score", "weight", "mean")
 REPORT: Mapping[str, Sum] = {
     "clients": Sum((2,), 2.0**62, kind="count"),
@@ -43,7 +46,8 @@ class Scores:
     def total(sums: Tensors) -> Scores:
         """From the sums of reports as integers."""
         clients, points = (int(n) for n in sums["clients"])
-        return Scores(clients, points, *from_limbs(sums["numbers"]).tolist())
+        numbers = from_limbs(sums["numbers"]).tolist()
+        return Scores(clients, points, *(math.copysign(math.inf, n) if abs(n) >= LARGEST else n for n in numbers))
 
 
 def as_integers(report: Mapping[str, Any]) -> dict[str, Array]:

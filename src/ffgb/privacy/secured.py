@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import final
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
@@ -13,14 +14,14 @@ from ffgb.core.types import Tensors
 from ffgb.errors import FFGBError
 from ffgb.privacy.ciphers import public_of
 from ffgb.privacy.identity import Identity, Participant
-from ffgb.privacy.masks import Masks, Roster, check_threshold
+from ffgb.privacy.masks import FEWEST, Masks, Roster, check_threshold, too_few
 from ffgb.privacy.tolerance import Tolerance
 from ffgb.protocol.codec import Message
-from ffgb.protocol.masking import Group, Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
 
 
 def words_to_sign(run: str, group: Group, key: bytes) -> bytes:
-    """What a site signs: its key for this run, among these participants."""
+    """What a site signs: its key for a group's totals in a run (`run_of`), among these participants."""
     parts = [run.encode(), group.threshold.to_bytes(4, "big"), key]
     parts += [text.encode() for pair in zip(group.names, group.registered, strict=True) for text in pair]
     digest = hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()
@@ -33,19 +34,36 @@ def run_of(run: str, group: int) -> str:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A run that a client has everyone's keys of."""
+
+    masks: Masks
+    tolerance: Tolerance | None
+
+
+@final
 class Secured:
-    """What a client has of a run with secure totals."""
+    """What a client has of runs with secure totals.
+
+    A run has one list of participants, and each of them one key.  What has left the client under which mask is never
+    forgotten, however often it is introduced: `memory` is for another process that goes on as this client.
+    """
 
     def __init__(self, client: int, identity: Identity) -> None:
         self.client, self.identity = client, identity
-        self._introduction: Introduce | None = None
-        self._group = 0
-        self._masks: Masks | None = None
-        self._tolerance: Tolerance | None = None
+        self._introductions: dict[str, Introduce] = {}
+        self._runs: dict[str, _Run] = {}
+        self._past: dict[str, Mapping[str, Any]] = {}
+
+    @property
+    def hides(self) -> bool:
+        """It takes part in a run with secure totals: nothing of its rows leaves it in the open."""
+        return bool(self._introductions)
 
     def knows(self, run: str) -> bool:
         """Can it mask answers in this run?"""
-        return self._masks is not None and self._introduction is not None and self._introduction.run == run
+        return run in self._runs
 
     def answer(self, sending: Introduce | Roll | Prepare | Unmask) -> Message:
         match sending:
@@ -53,67 +71,117 @@ class Secured:
                 return self._introduce(sending)
             case Roll():
                 return self._roll(sending)
-        if self._introduction is None or self._tolerance is None or self._introduction.run != sending.run:
+        if sending.run not in self._runs:
             return Message("stranger", client=self.client)
+        tolerance = self._runs[sending.run].tolerance
+        if tolerance is None:
+            raise FFGBError("in this run all participants must answer, and no one keeps shares of secrets")
         if isinstance(sending, Prepare):
-            return Message("prepared", client=self.client, tensors=self._tolerance.prepared(sending.batch))
-        return self._shares(self._tolerance, sending)
+            return Message("prepared", client=self.client, tensors=tolerance.prepared(sending.batch))
+        return self._shares(tolerance, sending)
 
-    @property
-    def _words(self) -> tuple[Introduce, Group, bytes]:
-        assert self._introduction is not None
-        use = f"ffgb mask key {run_of(self._introduction.run, self._group)} {self.client}".encode()
-        return self._introduction, self._introduction.groups[self._group], self.identity.secret(use)
+    def _group(self, introduction: Introduce) -> tuple[int, Group, bytes]:
+        """The client's group in a run, the participants in it, and the client's private key."""
+        g = next((g for g, group in enumerate(introduction.groups) if self.client in group.numbers), -1)
+        if g < 0:
+            raise FFGBError("this client is not among the participants")
+        use = f"ffgb mask key {run_of(introduction.run, g)} {self.client}".encode()
+        return g, introduction.groups[g], self.identity.secret(use)
 
     def _introduce(self, introduction: Introduce) -> Message:
         """Look at who takes part, and make a key for this run."""
-        self._introduction, self._masks, self._tolerance = introduction, None, None
-        self._group = next((g for g, group in enumerate(introduction.groups) if self.client in group.numbers), -1)
-        if self._group < 0:
-            raise FFGBError("this client is not among the participants")
-        _, group, secret = self._words
+        run = introduction.run
+        if run in self._introductions and self._introductions[run].groups != introduction.groups:
+            raise FFGBError(
+                "the server names other participants than before in the same run; who takes part in a run never "
+                "changes: the difference of two totals would tell the part of one"
+            )
+        g, group, secret = self._group(introduction)
+        if len(group.names) < FEWEST:
+            raise FFGBError(too_few(len(group.names)))
         if group.threshold:
             check_threshold(group.threshold, len(group.names))
-        registered = [bytes.fromhex(key) for key in group.registered]
-        self.identity.check(dict(zip(group.names, registered, strict=True)), group.threshold)
+        self.identity.check(dict(zip(group.names, map(bytes.fromhex, group.registered), strict=True)), group.threshold)
+        self._introductions[run] = introduction
         key = public_of(secret)
-        signature = self.identity.sign(words_to_sign(introduction.run, group, key))
+        signature = self.identity.sign(words_to_sign(run_of(run, g), group, key))
         values = {"signature": signature.hex()}
         return Message("key", client=self.client, values=values, tensors={"key": np.frombuffer(key, np.uint8)})
 
     def _roll(self, roll: Roll) -> Message:
         """Take everyone's keys, if those have signed them."""
-        if self._introduction is None or self._introduction.run != roll.run:
+        introduction = self._introductions.get(roll.run)
+        if introduction is None:
             raise FFGBError("the keys of participants come before the list of them")
-        introduction, group, secret = self._words
-        if self._group >= len(roll.keys) or len(roll.keys[self._group]) != len(group.names):
+        g, group, secret = self._group(introduction)
+        if g >= len(roll.keys) or len(roll.keys[g]) != len(group.names):
             raise FFGBError("there are not as many keys as participants")
-        keys = tuple(row.tobytes() for row in roll.keys[self._group])
-        signatures = roll.signatures[self._group]
-        for name, registered, key, signature in zip(group.names, group.registered, keys, signatures, strict=True):
-            words = words_to_sign(introduction.run, group, key)
+        keys, run = tuple(row.tobytes() for row in roll.keys[g]), run_of(roll.run, g)
+        for name, registered, key, signature in zip(
+            group.names, group.registered, keys, roll.signatures[g], strict=True
+        ):
+            words = words_to_sign(run, group, key)
             self.identity.verify(Participant(name, bytes.fromhex(registered)), bytes.fromhex(signature), words)
-        roster = Roster(run_of(introduction.run, self._group), group.names, keys, group.threshold)
-        masks = Masks(group.names[group.place(self.client)], secret, roster)
-        if self._masks is None or self._masks.roster.digest != roster.digest:  # else the message was repeated
-            self._masks = masks
-            self._tolerance = Tolerance(secret, masks) if group.threshold else None
+        roster = Roster(run, group.names, keys, group.threshold)
+        if roll.run not in self._runs:
+            masks = Masks(group.names[group.place(self.client)], secret, roster)
+            self._runs[roll.run] = _Run(masks, Tolerance(secret, masks) if group.threshold else None)
+            self._recall(self._runs[roll.run])
+        elif self._runs[roll.run].masks.roster.digest != roster.digest:
+            raise FFGBError("the server names other keys of the participants than before in the same run")
         return Message("ready", client=self.client)
 
     def _shares(self, tolerance: Tolerance, unmask: Unmask) -> Message:
         N = len(tolerance.roster.names)
-        if len(unmask.boxes) != N or unmask.boxes.shape[1] != N:
+        if unmask.boxes.shape[:2] != (N, N):
             raise FFGBError("the server hands back other boxes than were sent")
-        _, group, _ = self._words
+        _, group, _ = self._group(self._introductions[unmask.run])
         label, mine = tolerance.masks.label(bytes.fromhex(unmask.question)), unmask.boxes[group.place(self.client)]
         found = tolerance.shares(unmask.number, label, unmask.arrived, mine)
         return Message("shares", client=self.client, tensors={"shares": found})
 
-    def hidden(self, part: Tensors, sums: Mapping[str, Sum], question: bytes, number: int, round: int) -> Message:
+    def hidden(self, part: Tensors, sums: Mapping[str, Sum], question: bytes, masking: Masking, round: int) -> Message:
         """An answer as it leaves: under masks."""
-        assert self._masks is not None
+        run = self._runs[masking.run]
+        _, group, _ = self._group(self._introductions[masking.run])
+        without = [group.names[group.place(i)] for i in masking.without if i in group.numbers]
+        left = len(group.names) - len(without)
+        if self.client in masking.without or left < (group.threshold or len(group.names)):
+            raise FFGBError(
+                f"the server wants a total over {left} of {len(group.names)} participants, and this client has agreed "
+                f"to no fewer than {group.threshold or len(group.names)}, and only to those that it is in"
+            )
         own = None
-        if self._tolerance is not None:
-            own = self._tolerance.own_mask(number, self._masks.label(question))
-        tensors = self._masks.masked(part, sums, question, number, own)
+        if run.tolerance is not None:
+            own = run.tolerance.own_mask(masking.number, run.masks.label(question))
+        tensors = run.masks.masked(part, sums, question, masking.number, own, without)
         return Message("masked", round, self.client, tensors=tensors)
+
+    # Another process that goes on as this client
+
+    def memory(self) -> Message:
+        """What has left the client under which mask, and whose parts it was told had arrived."""
+        runs = {}
+        for run in self._runs.values():
+            labels, said = ({}, {}) if run.tolerance is None else (run.tolerance.labels, run.tolerance.said)
+            runs[run.masks.roster.digest.hex()] = {
+                "used": {label.hex(): content.hex() for label, content in run.masks.used.items()},
+                "labels": {str(number): label.hex() for number, label in labels.items()},
+                "said": {str(number): list(came) for number, came in said.items()},
+            }
+        return Message("masks", client=self.client, values={"runs": {**self._past, **runs}})
+
+    def recall(self, memory: Message) -> None:
+        """Go on as the process that kept this."""
+        self._past |= memory.values["runs"]
+        for run in self._runs.values():
+            self._recall(run)
+
+    def _recall(self, run: _Run) -> None:
+        past = self._past.get(run.masks.roster.digest.hex())
+        if past is None:
+            return
+        run.masks.used.update({bytes.fromhex(label): bytes.fromhex(c) for label, c in past["used"].items()})
+        if run.tolerance is not None:
+            run.tolerance.labels.update({int(n): bytes.fromhex(label) for n, label in past["labels"].items()})
+            run.tolerance.said.update({int(n): tuple(came) for n, came in past["said"].items()})

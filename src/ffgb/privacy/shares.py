@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ffgb.errors import FFGBError
 from ffgb.privacy.ciphers import KEY, derived
@@ -32,14 +33,22 @@ def split(secret: bytes, t: int, n: int, seed: bytes, label: bytes) -> list[byte
 
 def joined(shares: Mapping[int, bytes]) -> bytes:
     """The secret, from as many shares as it takes, by the numbers of their holders."""
-    total = 0
-    for x, share in shares.items():
+    weights = _weights(tuple(shares))
+    total = sum(_number(share) * weight for share, weight in zip(shares.values(), weights, strict=True))
+    return (total % PRIME).to_bytes(KEY, "big")
+
+
+@lru_cache(maxsize=64)
+def _weights(holders: tuple[int, ...]) -> list[int]:
+    """Lagrange's weights at 0: many secrets are put together from shares of the same holders."""
+    found = []
+    for x in holders:
         above = below = 1
-        for other in shares:
+        for other in holders:
             if other != x:
                 above, below = above * other % PRIME, below * (other - x) % PRIME
-        total += _number(share) * above * pow(below, -1, PRIME)
-    return (total % PRIME).to_bytes(KEY, "big")
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return found
 
 
 def mark(secret: bytes) -> bytes:

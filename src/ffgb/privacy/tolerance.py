@@ -7,18 +7,24 @@ shares two secrets of each question among all sites, t of which can put one toge
 * the key to the seeds of its masks with others, which is revealed if its part is missing.
 
 Never both: then its part would be bare.  So each site says at most once, for each question, whose parts have arrived
-and whose are missing, and t is more than half of the sites.  A server that tells sites different lists gets neither
-secret of a site it attacks if t is more than two thirds of them (and fewer than t − N/2 sites help it).
+and whose are missing.  A server that tells sites different lists has N shares of the two secrets of a site, and one
+more from each site that helps it; it needs 2t.  So t is more than half of the sites, and a part stays hidden as long as
+fewer than 2t − N sites help the server: a third of them, if t is two thirds.
 
 Shares travel in boxes that only their holders can open; the server keeps them and hands them back when it asks.
-Everything a site makes here follows from its own seed: a site that restarts makes the same again.
+Everything a site makes here follows from its own seed: a site that restarts makes the same again.  The questions that
+it has answered, and the lists that it was told, it must remember (`labels`, `said`).
+
+A site that has not shared its secrets of a batch of questions has no part in them: these questions say so, and no one
+has a mask with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import final
 
 import numpy as np
@@ -29,10 +35,16 @@ from ffgb.privacy.ciphers import KEY, TAG, add_stream, derived, opened, sealed
 from ffgb.privacy.masks import Masks, Roster, sign_of
 from ffgb.privacy.shares import joined, mark, secret_of, split
 
+log = logging.getLogger("ffgb")
+
 BATCH = 32
 """Questions that sites prepare at a time."""
 BOX = 2 * KEY + TAG
 """Bytes of a box: a share of each of the two secrets."""
+NONE = 0xFF
+"""Every byte of a share that a site does not have: no number modulo the prime is so large."""
+TRIES = 3000
+"""Sets of holders that a secret is put together from before it is given up: enough for any two that lie of 77."""
 
 
 def shapes(N: int) -> dict[str, tuple[int, ...]]:
@@ -48,9 +60,9 @@ class Tolerance:
         self.roster, self.masks = masks.roster, masks
         self._seed = derived(seed, b"ffgb tolerance" + masks.roster.digest)
         self._me = masks.roster.names.index(masks.name)
-        self._labels: dict[int, bytes] = {}
+        self.labels: dict[int, bytes] = {}
         """The question of each number that this site has answered."""
-        self._said: dict[int, tuple[int, ...]] = {}
+        self.said: dict[int, tuple[int, ...]] = {}
         """Whose parts had arrived, as this site was told, by number."""
 
     def _secrets(self, number: int) -> tuple[bytes, bytes]:
@@ -85,31 +97,39 @@ class Tolerance:
 
     def own_mask(self, number: int, label: bytes) -> bytes:
         """The key of this site's own mask for a question; one number serves for one question."""
-        if self._labels.setdefault(number, label) != label:
+        if self.labels.setdefault(number, label) != label:
             raise FFGBError("the server gives two questions the same number; the second is not answered")
         return self._secrets(number)[0]
 
     def shares(self, number: int, label: bytes, arrived: Sequence[int], boxes: Array) -> Array:
-        """This site's share of a secret of each site: of its own mask if its part has arrived, else of its seeds."""
-        N, came = len(self.roster.names), tuple(arrived)
-        if self._labels.get(number) != label or self._me not in came:
+        """This site's share of a secret of each site: of its own mask if its part has arrived, else of its seeds.
+
+        Of a site whose box cannot be opened it is `NONE`: one site that shares badly does not silence the others.
+        """
+        N, came = len(self.roster.names), tuple(sorted(arrived))
+        if self.labels.get(number) != label or self._me not in came:
             raise FFGBError("the server wants to unmask a question that this site has not answered")
         if len(set(came)) != len(came) or not all(0 <= i < N for i in came) or len(came) < self.roster.threshold:
             raise FFGBError(
                 f"the server wants to unmask a total over {len(came)} sites, and this site has agreed to no fewer than "
                 f"{self.roster.threshold}"
             )
-        if self._said.setdefault(number, came) != came:
+        if self.said.setdefault(number, came) != came:
             raise FFGBError("the server says in two ways whose parts have arrived; a site says its shares only once")
-        found = np.zeros((N, KEY), np.uint8)
+        found = np.full((N, KEY), NONE, np.uint8)
         for i, name in enumerate(self.roster.names):
             if i == self._me:
                 own = self._secrets(number)[0]
                 share = split(own, self.roster.threshold, N, self._seed, b"own" + number.to_bytes(8, "big"))[i]
             else:
-                both = opened(self.masks.box_key(name, name, number), boxes[i].tobytes())
+                try:
+                    both = opened(self.masks.box_key(name, name, number), boxes[i].tobytes())
+                except FFGBError:
+                    continue
                 share = both[:KEY] if i in came else both[KEY:]
             found[i] = np.frombuffer(share, np.uint8)
+        if (found != NONE).any(axis=1).sum() < self.roster.threshold:
+            raise FFGBError("the sealed boxes that the server hands back cannot be opened: they are not those of sites")
         return found
 
 
@@ -119,7 +139,7 @@ class Unmasking:
     """The server's side: what sites have prepared, and how their shares take off the masks that are left."""
 
     roster: Roster
-    prepared: Mapping[int, Tensors]
+    prepared: dict[int, Tensors]
     """By the number of a site in the roster."""
 
     def boxes(self, number: int) -> Array:
@@ -135,13 +155,15 @@ class Unmasking:
     ) -> list[tuple[bytes, int]]:
         """Keys of the masks that are left in the sum of the parts that have arrived, and their signs."""
         roster, came, k = self.roster, set(arrived), number % BATCH
-        found: list[tuple[bytes, int]] = []
+        found, holders = list[tuple[bytes, int]](), _Holders(roster, shares)
         for i, name in enumerate(roster.names):
-            if i in came:
-                own = self._together(i, 0, k, shares)
-                found.append((derived(own, label), 1))
+            if i not in self.prepared:
                 continue
-            key = self._together(i, 1, k, shares)
+            marks = self.prepared[i]["marks"][k]
+            if i in came:
+                found.append((derived(holders.secret(i, marks[0].tobytes()), label), 1))
+                continue
+            key = holders.secret(i, marks[1].tobytes())
             seeds = self.prepared[i]["seeds"][k].ravel().copy()
             add_stream([seeds], derived(key, b"ffgb seeds"), -1)
             for other in came:
@@ -149,19 +171,52 @@ class Unmasking:
                 found.append((derived(seed, label), sign_of(roster.names[other], name)))
         return found
 
-    def _together(self, i: int, which: int, k: int, shares: Mapping[int, Array]) -> bytes:
-        """Secret `which` of site i, from the shares of t holders; wrong ones are found by its mark."""
-        wanted, holders = self.prepared[i]["marks"][k, which].tobytes(), sorted(shares)
-        t = self.roster.threshold
-        for tried, some in enumerate(combinations(holders, t)):
-            if tried > 1000:
-                break
-            try:
-                secret = joined({holder + 1: shares[holder][i].tobytes() for holder in some})
-            except FFGBError:
-                continue
-            if mark(secret) == wanted:
+
+@final
+class _Holders:
+    """Sites that have given their shares, and those among them that have given a wrong one."""
+
+    def __init__(self, roster: Roster, shares: Mapping[int, Array]) -> None:
+        self.roster, self.shares = roster, shares
+        self.wrong: set[int] = set()
+
+    def secret(self, i: int, wanted: bytes) -> bytes:
+        """A secret of site i, from the shares of t holders: its mark tells whether it is the right one."""
+        given = {h: shares[i].tobytes() for h, shares in self.shares.items() if (shares[i] != NONE).any()}
+        sound = [h for h in sorted(given) if h not in self.wrong]
+        for some in islice(_choices(sound, self.roster.threshold), TRIES):
+            secret = _joined(given, some)
+            if secret is not None and mark(secret) == wanted:
+                if some != tuple(sound[: len(some)]):
+                    self._blame(i, given, some, secret)
                 return secret
         raise FFGBError(
-            f"the shares of {len(holders)} sites do not give the mask of {self.roster.names[i]} away: a share is wrong"
+            f"the shares of {len(given)} sites do not give the mask of {self.roster.names[i]} away: it has shared it "
+            "wrongly, or several sites have sent wrong shares"
         )
+
+    def _blame(self, i: int, given: Mapping[int, bytes], some: Sequence[int], secret: bytes) -> None:
+        """Find whose shares are wrong, given t that are right: they are not used again."""
+        for holder in given.keys() - set(some) - self.wrong:
+            if _joined(given, (*some[1:], holder)) != secret:
+                self.wrong.add(holder)
+                log.warning("%s sent a wrong share of the mask of %s", *(self.roster.names[k] for k in (holder, i)))
+
+
+def _choices(holders: Sequence[int], t: int) -> Iterator[tuple[int, ...]]:
+    """The first t holders, then t without any one of them, without any two …"""
+    seen: set[tuple[int, ...]] = set()
+    for fewer in range(len(holders) - t + 1):
+        for left_out in combinations(holders, fewer):
+            some = tuple([h for h in holders if h not in left_out][:t])
+            if some not in seen:
+                seen.add(some)
+                yield some
+
+
+def _joined(given: Mapping[int, bytes], holders: Sequence[int]) -> bytes | None:
+    """The secret that these shares give; None if one of them is no share."""
+    try:
+        return joined({holder + 1: given[holder] for holder in holders})
+    except FFGBError:
+        return None

@@ -59,6 +59,8 @@ class Group:
         texts = (*group.names, *group.registered)
         if not all(type(n) is int for n in group.numbers) or not all(isinstance(t, str) for t in texts):
             raise FFGBError("a list of participants is none")
+        for text in group.registered:
+            _digits(text)
         if not len(set(group.numbers)) == len(group.names) == len(group.registered) == len(group.numbers) <= MOST:
             raise FFGBError("a list of participants names one twice, or is incomplete")
         return group
@@ -110,7 +112,7 @@ class Roll(Sending):
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Roll:
-        signatures = tuple(tuple(map(str, some)) for some in message.values["signatures"])
+        signatures = tuple(tuple(map(_digits, some)) for some in message.values["signatures"])
         keys = tuple(_bytes(message.tensors[f"keys {g}"], (len(some), KEY)) for g, some in enumerate(signatures))
         return Roll(_run(message), keys, signatures)
 
@@ -172,9 +174,9 @@ class Unmask(Sending):
         if not isinstance(arrived, list) or not all(type(i) is int for i in arrived):
             raise FFGBError("a message does not say whose parts have arrived")
         number, question = _whole(message, "number"), message.values["question"]
-        if not isinstance(question, str) or boxes.ndim != 3:
+        if boxes.ndim != 3:
             raise FFGBError("a message does not say what is to be unmasked")
-        return Unmask(_run(message), number, question, tuple(arrived), _bytes(boxes, boxes.shape))
+        return Unmask(_run(message), number, _digits(question), tuple(arrived), _bytes(boxes, boxes.shape))
 
     def expected(self, job: Job | None) -> Expected:
         return Expected(("shares", "stranger", *ALWAYS), forms={"shares": Form((len(self.boxes), KEY), "uint8")})
@@ -190,16 +192,23 @@ class Masking:
     """Of the question."""
     bare: tuple[int, ...]
     """Clients that answer without masks: parts of a test set that belong to no site."""
+    without: tuple[int, ...] = ()
+    """Clients that no one has a mask with, since they have not shared their secrets of this question."""
+
+    @property
+    def value(self) -> list[Any]:
+        """As a message says it."""
+        return [self.run, self.number, list(self.bare), list(self.without)]
 
     @staticmethod
     def of(message: Message) -> Masking | None:
         """What a message says; None if its answers are not masked."""
-        match message.values.get("masks"):
-            case None:
-                return None
-            case [str() as run, int() as number, [*bare]] if type(number) is int and 0 <= number < 2**40:
-                if all(type(i) is int for i in bare):
-                    return Masking(run, number, tuple(bare))
+        if "masks" not in message.values:
+            return None
+        match message.values["masks"]:
+            case [str() as run, int() as number, [*bare], [*without]] if type(number) is int and 0 <= number < 2**40:
+                if all(type(i) is int for i in (*bare, *without)) and len(set(without)) == len(without):
+                    return Masking(run, number, tuple(bare), tuple(without))
         raise FFGBError("a message does not say how its answers are masked")
 
 
@@ -215,6 +224,14 @@ def _whole(message: Message, name: str) -> int:
     if type(value) is not int or not 0 <= value < 2**40:
         raise FFGBError(f"a message has no {name}")
     return value
+
+
+def _digits(text: Any) -> str:
+    """Hexadecimal digits."""
+    try:
+        return bytes.fromhex(text).hex()
+    except (TypeError, ValueError) as error:
+        raise FFGBError("a message has a key, signature or hash that is none") from error
 
 
 def _bytes(array: Array, shape: Sequence[int]) -> Array:
