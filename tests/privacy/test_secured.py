@@ -58,6 +58,9 @@ class Registered(Identity):
             if self.known.get(name) != key:
                 raise FFGBError(f"{name} is not among the participants that {self.name} knows")
 
+    def reopens(self) -> bool:
+        return False
+
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         check_signature(participant.registered, signature, words, participant.name)
 

@@ -38,11 +38,11 @@ REPEATS = 3
 SLACK = 2
 """Answers may be so many times as large as in the rehearsal: other sites have values that this one has not."""
 ROUNDS = ("train", "update", "step", "report", "memory")
-SILENT = ("ready", "resync", "error", "stranger", "key", "prepared")
+SILENT = ("ready", "resync", "error", "stranger", "key", "prepared", "seeds")
 """Answers that say nothing of the rows."""
 MOST_COLUMNS = 1000
 """Columns that a site believes all sites to have, or ten times its own."""
-MASKING = ("introduction", "roster", "prepare", "unmask")
+MASKING = ("introduction", "roster", "prepare", "unmask", "reopen")
 """By which sites agree on masks: nothing of a row is in the answers."""
 SURVEY: Mapping[str, int] = {"question FileSums": 1, "question NameCounts": 8, "question NamesIn": 64}
 """Questions about files before sites agree on a table, and how many different ones of each kind are answered."""

@@ -104,6 +104,9 @@ class SiteIdentity(Identity):
                 f"{self.folder / PARTICIPANTS} is damaged ({error}); remove it, and compare fingerprints again"
             ) from error
 
+    def reopens(self) -> bool:
+        return self.policy.reopen
+
     def keep_scores(self, scores: Mapping[str, Any]) -> None:
         """Write down how good the model is at this site's own rows: no one else is told."""
         private(self.folder)

@@ -10,6 +10,7 @@ least_cell = 1                 # rows in a cell of a histogram here (without mas
 least = 10                     # rows, of all sites, in each interval, category and leaf
 parameters_per_row = 50        # numbers of the model for each row of all sites
 trainings = 3
+reopen = false                 # show this site's part of a total that is impossible
 refuse = ["GramOf"]            # kinds of questions that are never answered
 [participants]                 # who the others may be, by the fingerprints of their keys
 north = "0c1d:…"
@@ -47,6 +48,9 @@ class Policy:
     """Of the model, for each row of all sites."""
     trainings: int = 3
     """With one server: one, and others if it must be done again."""
+    reopen: bool = False
+    """If a total is impossible, the masks of that one question may be given away, and the run ends: it is found out
+    whose part is wrong, and the server sees the parts of all."""
     refuse: tuple[str, ...] = ()
     participants: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of the keys of those who may take part, by name; none: as they are when first met."""
@@ -109,6 +113,7 @@ class Policy:
             f"This site takes part with at least {self.least_rows} rows.",
             f"Each interval, category and leaf has at least {self.least} rows of all sites together.",
             f"The model has at most {self.parameters_per_row:g} numbers for each row of all sites.",
+            *(["If a total is impossible, the server may see this site's part of it, once."] if self.reopen else []),
             f"It takes part in up to {self.trainings} trainings with this server.",
             *([f"It never answers {', '.join(self.refuse)}."] if self.refuse else []),
         ]

@@ -24,7 +24,7 @@ from ffgb.privacy.reports import as_integers
 from ffgb.privacy.secured import Secured
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.job import Job
-from ffgb.protocol.masking import Introduce, Masking, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Introduce, Masking, Prepare, Reopen, Roll, Unmask
 from ffgb.protocol.messages import KINDS, Asked, Report, Setup, Turn, read
 from ffgb.protocol.sending import Sending
 
@@ -102,7 +102,7 @@ class Host:
 
     def _answer(self, i: int, sending: Sending, masking: Masking | None, data: bytes) -> Message:
         """A client's answer, under masks where the message says so."""
-        if isinstance(sending, Introduce | Roll | Prepare | Unmask):
+        if isinstance(sending, Introduce | Roll | Prepare | Unmask | Reopen):
             if i not in self.secured:
                 self.secured[i] = Secured(i, self.identity(i))
             answer = self.secured[i].answer(sending)

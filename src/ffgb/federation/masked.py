@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -23,19 +24,20 @@ from ffgb.core.types import Array, Tensors
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.conversation import TRIES, Conversation
 from ffgb.federation.participants import GO_ON
-from ffgb.federation.parts import means_of
+from ffgb.federation.parts import check_own, means_of
 from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
+from ffgb.privacy.ciphers import derived
 from ffgb.privacy.hidden import Hidden
 from ffgb.privacy.integers import ROWS, SHARE, SHARES
-from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, too_few
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, sign_of, too_few
 from ffgb.privacy.reports import Scores
 from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
 from ffgb.protocol.messages import Asked
 from ffgb.protocol.sending import Sending
 from ffgb.settings import RUN, Setting
@@ -58,10 +60,8 @@ Asking: TypeAlias = Callable[[Sending, Sequence[int]], dict[int, Message]]
 """Send a message to clients, and get the answers that came."""
 
 
-LIAR = (
-    "one of them has sent wrong numbers, and masks hide which: train without masks, or without the client that is in "
-    "doubt"
-)
+LIAR = "one of them has sent wrong numbers, and masks hide which"
+DOUBT = "train without masks, or without the client that is in doubt"
 
 
 class ImpossibleError(FFGBError):
@@ -251,6 +251,44 @@ class Masked:
         label = hashlib.sha256(unmasking.roster.digest + question).digest()
         return unmasking.streams(number, label, places, shares)
 
+    def culprit(self, question: Question, hidden: Hidden, ask: Asking, came: Sequence[int]) -> str:
+        """Who has sent an impossible part of an impossible total, in words, if all clients reopen its masks.
+
+        Clients give away the seeds of that question's masks and send their parts again, which are then seen one by one.
+        """
+        group, number = self.groups[0], hidden.masking.number
+        content = hashlib.sha256(encode(hidden.message())).digest()
+        reopen = Reopen(self.run, number, content.hex(), len(group.names))
+        opened = self._exchange(reopen, came)
+        seeds = {group.place(i): a.tensors["seeds"] for i, a in opened.items() if a.kind == "seeds"}
+        if closed := [group.names[group.place(i)] for i in came if group.place(i) not in seeds]:
+            return f"no one is named, since {closed[0]} does not reopen its masks; {DOUBT}"
+        for a, b in combinations(sorted(seeds), 2):
+            if not np.array_equal(seeds[a][b], seeds[b][a]):
+                return f"{group.names[a]} and {group.names[b]} say different masks: one of them lies"
+        assert self._roll is not None
+        roster = Roster(run_of(self.run, 0), group.names, _rows(self._roll.keys[0]), group.threshold)
+        label = hashlib.sha256(roster.digest + content).digest()
+        without = {group.names[group.place(i)] for i in hidden.masking.without if i in group.numbers}
+        found = []
+        for i in came:
+            answer, place = ask(hidden, [i]).get(i), group.place(i)
+            if answer is None or answer.kind != "masked":
+                return f"{group.names[place]} does not send its part again"
+            bare, name = MaskedSum(hidden.sums), group.names[place]
+            bare.add(answer.tensors)
+            others = [other for other in roster.neighbours(name) if other not in without]
+            streams = [
+                (derived(seeds[place][roster.names.index(other)].tobytes(), label), sign_of(name, other))
+                for other in others
+            ]
+            if group.threshold:
+                streams.append((derived(seeds[place][place].tobytes(), label), 1))
+            bare.unmask(streams)
+            if (why := _wrong(question, Whole(bare.total, [i], False))) is not None:
+                found.append(f"{self.conversation.clients.name(i)} has sent a part that is impossible ({why})")
+        return "; ".join(found) or f"each part alone is possible, and no one can be named; {DOUBT}"
+
     def silent(self, others: dict[int, Message]) -> str:
         """The clients that did not answer, in words."""
         clients = self.conversation.clients
@@ -267,7 +305,19 @@ class Masked:
         return train, test
 
 
-def checked(question: Question, whole: Whole) -> Any:
+def _wrong(question: Question, whole: Whole) -> str | None:
+    """Why a part cannot be a client's, in words."""
+    own = {name: whole.sums[name].astype(each.dtype) for name, each in question.sums.items()}
+    try:
+        if not 0.0 < whole.share <= 1.0 + 1e-6 or whole.rows < 1:
+            raise FFGBError(f"it is of {whole.rows} rows, and {whole.share:g} of the whole")
+        question.certify(check_own(question, own, whole.rows, whole.share), whole.share)
+    except (FFGBError, ArithmeticError, np.linalg.LinAlgError) as error:
+        return str(error)
+    return None
+
+
+def checked(question: Question, whole: Whole, culprit: Callable[[], str] = lambda: DOUBT) -> Any:
     """What the server wanted to know; an ImpossibleError if no sites can have this total."""
     try:
         _check_bounds(question, whole)
@@ -276,7 +326,7 @@ def checked(question: Question, whole: Whole) -> Any:
         question.certify(means, 1.0 / len(whole.came))
     except (FFGBError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise ImpossibleError(
-            f"the total of {question.what} over {len(whole.came)} clients is impossible ({error}); {LIAR}"
+            f"the total of {question.what} over {len(whole.came)} clients is impossible ({error}); {LIAR}: {culprit()}"
         ) from error
     return total_of(question, whole.own, whole.share)
 
@@ -304,7 +354,7 @@ def _scores(whole: Whole, loss: Loss) -> Scores:
         why = f"a loss of {scores.loss:g} and a score of {scores.score:g} over {scores.weight:g}"
     else:
         return scores
-    raise ImpossibleError(f"the total of the reports of {came} clients is impossible: {why}; {LIAR}")
+    raise ImpossibleError(f"the total of the reports of {came} clients is impossible: {why}; {LIAR}: {DOUBT}")
 
 
 def _rows(keys: Array) -> tuple[bytes, ...]:
@@ -338,14 +388,15 @@ class MaskedSetUp(SetUp):
             return answers
 
         before = self.masked.costs
-        found, others, _ = self.masked.total(asked, ask, first, max(4, min(16, AT_ONCE // max(question.size, 1))))
+        found, others, hidden = self.masked.total(asked, ask, first, max(4, min(16, AT_ONCE // max(question.size, 1))))
         self.costs = self.costs.plus(self.masked.costs.since(before))
         if 0 not in found:
             raise FFGBError(
                 f"{self.masked.silent(others)} did not answer a question about {question.what}, and a secure total "
                 f"needs {self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
             )
-        return checked(question, found[0]), found[0].came
+        came = found[0].came
+        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, ask, came)), came
 
 
 @final
@@ -361,13 +412,13 @@ class MaskedRound(RoundAsk):
         weighting = self.clients.weighting(self.present, rows=self._rows)
         asked = Asked(question, weighting, self.state.t, shown, tuple(looking), self.state.job.precision)
         some = max(16, AT_ONCE // max(question.size, 1))
-        found = self._total(asked, [*self.present, *looking], some)[0]
-        self.present, self._rows = found[0].came, found[0].rows
-        return checked(question, found[0])
+        found, _, hidden = self._total(asked, [*self.present, *looking], some)
+        self.present, self._rows = came, _ = found[0].came, found[0].rows
+        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, self._ask, came))
 
     def _total(
         self, sending: Sending, clients: Sequence[int], some: int
-    ) -> tuple[dict[int, Whole], dict[int, Message]]:
+    ) -> tuple[dict[int, Whole], dict[int, Message], Hidden]:
         """A total over those who are present, and what it cost."""
         before = self.masked.costs
         found, others, hidden = self.masked.total(sending, self._ask, clients, some)
@@ -380,7 +431,7 @@ class MaskedRound(RoundAsk):
                 f"{self.masked.silent(others)} did not answer {sending.answer}, and a secure total needs "
                 f"{self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
             )
-        return found, others
+        return found, others, hidden
 
     def _ask(self, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
         """Answers; those that are silent are waited for, if they are needed."""
@@ -396,6 +447,6 @@ class MaskedRound(RoundAsk):
 
     def deliver(self, state: State, sending: Sending) -> Delivered:
         self.state = state
-        found, others = self._total(sending, [*self.present, *self.masked.tests], 1024)
+        found, others, _ = self._total(sending, [*self.present, *self.masked.tests], 1024)
         came = [i for i in self.present if i in others]
         return Delivered(self.state, came, scores=self.masked.scores(found, others, state.job.loss))

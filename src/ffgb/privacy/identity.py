@@ -35,6 +35,10 @@ class Identity(ABC):
         keys."""
 
     @abstractmethod
+    def reopens(self) -> bool:
+        """Has its owner agreed to give away the masks of one question, if its total is impossible?"""
+
+    @abstractmethod
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         """Raise an FFGBError unless a participant has signed these words."""
 
@@ -54,6 +58,9 @@ class Simulated(Identity):
 
     def check(self, participants: Mapping[str, bytes], threshold: int) -> None:
         pass
+
+    def reopens(self) -> bool:
+        return True
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         pass

@@ -12,12 +12,12 @@ import numpy as np
 from ffgb.core.questions import Sum
 from ffgb.core.types import Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import public_of
+from ffgb.privacy.ciphers import KEY, public_of
 from ffgb.privacy.identity import Identity, Participant
 from ffgb.privacy.masks import FEWEST, Masks, Roster, check_threshold, too_few
 from ffgb.privacy.tolerance import Tolerance
 from ffgb.protocol.codec import Message
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
 
 
 def words_to_sign(run: str, group: Group, key: bytes) -> bytes:
@@ -34,12 +34,14 @@ def run_of(run: str, group: int) -> str:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Run:
     """A run that a client has everyone's keys of."""
 
     masks: Masks
     tolerance: Tolerance | None
+    reopened: bytes | None = None
+    """The question whose masks were given away."""
 
 
 @final
@@ -65,7 +67,7 @@ class Secured:
         """Can it mask answers in this run?"""
         return run in self._runs
 
-    def answer(self, sending: Introduce | Roll | Prepare | Unmask) -> Message:
+    def answer(self, sending: Introduce | Roll | Prepare | Unmask | Reopen) -> Message:
         match sending:
             case Introduce():
                 return self._introduce(sending)
@@ -73,6 +75,8 @@ class Secured:
                 return self._roll(sending)
         if sending.run not in self._runs:
             return Message("stranger", client=self.client)
+        if isinstance(sending, Reopen):
+            return self._reopen(self._runs[sending.run], sending)
         tolerance = self._runs[sending.run].tolerance
         if tolerance is None:
             raise FFGBError("in this run all participants must answer, and no one keeps shares of secrets")
@@ -140,9 +144,32 @@ class Secured:
         found = tolerance.shares(unmask.number, label, unmask.arrived, mine)
         return Message("shares", client=self.client, tensors={"shares": found})
 
+    def _reopen(self, run: _Run, reopen: Reopen) -> Message:
+        """The seeds of this client's masks for one question, and the key of its own mask in its own place.
+
+        With them the server sees this client's part of that question.  Nothing more is answered in the run.
+        """
+        label = run.masks.label(bytes.fromhex(reopen.question))
+        if not self.identity.reopens():
+            raise FFGBError("its owner has not agreed to reopen masks (reopen, in the policy of the site)")
+        if label not in run.masks.used or (run.reopened or label) != label:
+            raise FFGBError("the server wants to reopen a question that was not answered, or a second one")
+        run.reopened = label
+        roster = run.masks.roster
+        seeds = np.zeros((len(roster.names), KEY), np.uint8)
+        for k, name in enumerate(roster.names):
+            if name == run.masks.name:
+                own = b"" if run.tolerance is None else run.tolerance.own_mask(reopen.number, label)
+                seeds[k, : len(own)] = np.frombuffer(own, np.uint8)
+            elif name in roster.neighbours(run.masks.name):
+                seeds[k] = np.frombuffer(run.masks.seed(name, reopen.number), np.uint8)
+        return Message("seeds", client=self.client, tensors={"seeds": seeds})
+
     def hidden(self, part: Tensors, sums: Mapping[str, Sum], question: bytes, masking: Masking, round: int) -> Message:
         """An answer as it leaves: under masks."""
         run = self._runs[masking.run]
+        if run.reopened not in (None, run.masks.label(question)):
+            raise FFGBError("masks of this run were reopened, and nothing more is answered in it")
         _, group, _ = self._group(self._introductions[masking.run])
         without = [group.names[group.place(i)] for i in masking.without if i in group.numbers]
         left = len(group.names) - len(without)

@@ -49,10 +49,11 @@ VALUES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "key": {"signature": str},
     "prepared": {},
     "shares": {},
+    "seeds": {},
 }
 """What clients' messages say besides arrays."""
 
-KEYS = ("introduction", "key", "roster", "prepare", "prepared", "unmask", "shares")
+KEYS = ("introduction", "key", "roster", "prepare", "prepared", "unmask", "shares", "reopen", "seeds")
 """Kinds of messages that carry keys and shares of secrets (masking.py), and nothing of a model."""
 
 _DTYPES = {

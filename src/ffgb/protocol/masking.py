@@ -5,6 +5,7 @@
     Roll: everyone's keys and signatures                              ready
     Prepare: some questions are to be asked, and sites may die        prepared: shares of secrets, in sealed boxes
     Unmask: whose parts of a question have arrived, and the boxes     shares
+    Reopen: an impossible total; whose part is wrong?                 seeds, if its owner has agreed to that
 
 A message whose answers are masked says so in its value `masks` (`Masking`).  A client that has restarted, and does not
 know the run, answers `stranger` and is introduced again.
@@ -180,6 +181,37 @@ class Unmask(Sending):
 
     def expected(self, job: Job | None) -> Expected:
         return Expected(("shares", "stranger", *ALWAYS), forms={"shares": Form((len(self.boxes), KEY), "uint8")})
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reopen(Sending):
+    """Give away the masks of one question: its total is impossible, and it is to be found out whose part is wrong.
+
+    The run ends with it.  A site does so only if its owner has agreed to that beforehand.
+    """
+
+    kind: ClassVar[str] = "reopen"
+    answer: ClassVar[str] = "seeds"
+    with_f: ClassVar[bool] = False
+    run: str
+    number: int
+    question: str
+    """The SHA-256 of the message that asked it, in hexadecimal digits."""
+    participants: int = 0
+
+    def message(self) -> Message:
+        return Message(self.kind, values={"run": self.run, "number": self.number, "question": self.question})
+
+    @staticmethod
+    def read(message: Message, job: Job | None) -> Reopen:
+        question = message.values["question"]
+        if not isinstance(question, str):
+            raise FFGBError("a message does not say which question is to be reopened")
+        return Reopen(_run(message), _whole(message, "number"), question)
+
+    def expected(self, job: Job | None) -> Expected:
+        return Expected(("seeds", "stranger", *ALWAYS), forms={"seeds": Form((self.participants, KEY), "uint8")})
 
 
 @final

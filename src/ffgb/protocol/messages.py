@@ -30,7 +30,7 @@ from ffgb.errors import FFGBError
 from ffgb.protocol.codec import Expected, Form, Message
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, Update, light
-from ffgb.protocol.masking import Introduce, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Introduce, Prepare, Reopen, Roll, Unmask
 from ffgb.protocol.sending import ALWAYS, SETUP_ROUND, Sending
 
 
@@ -284,7 +284,7 @@ class Remember(Sending):
 
 KINDS: Mapping[str, type[Sending]] = {
     kind.kind: kind
-    for kind in (Asked, Setup, Turn, Train, Take, Along, Report, Remember, Introduce, Roll, Prepare, Unmask)
+    for kind in (Asked, Setup, Turn, Train, Take, Along, Report, Remember, Introduce, Roll, Prepare, Unmask, Reopen)
 }
 """Every kind of message that a server may send."""
 
