@@ -18,7 +18,7 @@ from ffgb.algorithms.parametric import Parametric
 from ffgb.core.losses import LOSSES, Loss
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
-from ffgb.features.catalogue import FOURIER, PATCHES, Space, default_map
+from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
 from ffgb.learners.nets import Net
@@ -35,8 +35,6 @@ LOCAL: Mapping[str, Any] = {"rounds": 30, "local_steps": 2, "schedule": "constan
 """Of closed families in the geometry of a client's own points; the step is the inverse of the loss's smoothness."""
 PARAMETRIC_STEPS = {"features": 4.0, "linear": 0.1}
 """Step sizes of methods on parameters, where a learner does not say; others take 0.05.  `ffgb tune` finds better."""
-SMOOTH = ("inputs", *FOURIER)
-"""Maps without jumps, which FFGB.L can have."""
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -209,7 +207,7 @@ def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[
     if algorithm is not FFGBL and not issubclass(algorithm, Parametric):  # ffgb-l chooses its own
         suits["ridge"] = RIDGE
     if config.geometry == "shared":
-        suits["gram"] = "tied" if (config.map or suits["map"]) in PATCHES else "exact"
+        suits["gram"] = "tied" if (config.map or suits["map"]) in TIED else "exact"
         # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
         suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
     return suits
