@@ -211,9 +211,10 @@ class Parametric(Increments):
 
     @classmethod
     def configured(cls, config: Values) -> Algorithm:
-        """A field of a method's own has the value of the setting of its name."""
+        """A field of a method's own has the value of the setting of its name, if there is one."""
         common = {field.name for field in fields(Parametric)}
-        own = {field.name: getattr(config, field.name) for field in fields(cls) if field.name not in common}
+        names = [field.name for field in fields(cls) if field.name not in common and hasattr(config, field.name)]
+        own = {name: getattr(config, name) for name in names}
         steps = {"step": config.step_size, "K": config.local_steps, "batch": float(config.batch or 1)}
         return cls(**steps, epochs=config.local_epochs, **own)
 
