@@ -32,7 +32,7 @@ from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.training import federate
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import config_of, curve, run
 
