@@ -187,8 +187,8 @@ def test_pairs_are_those_of_one_client_and_errors_a_mean_over_all_rows() -> None
 @pytest.mark.parametrize("mean", [-40.0, 0.0, 40.0])
 def test_errors_keep_their_bound_wherever_the_labels_lie(mean: float) -> None:
     """A bound that is too small would refuse what an honest client says."""
-    x, y = np.arange(8, dtype=np.float32)[:, None], np.where(np.arange(8) % 2, 1.0, -1.0) + mean
-    question = SteepnessOf(Flatten(1), np.array([mean]), np.ones(1), 1.0 + abs(mean), (1e-9, 1e9))
+    x, y = np.arange(8, dtype=np.float32)[:, None], np.where(np.arange(8) % 2, 41.0, -41.0)
+    question = SteepnessOf(Flatten(1), np.array([mean]), np.ones(1), 41.0, (1e-9, 1e9))
     points = Points(0, x, y)
     part = question.part(Here(points, 1.0 / points.weight))
     assert part["errors"].max() > 0.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ffgb.core.points import Points
 from ffgb.core.quantiles import EDGES, REFINEMENTS, BelowEdges, quantile_of_targets
-from ffgb.core.questions import Here
+from ffgb.core.questions import Here, Question
 from ffgb.errors import FFGBError
 from tests.features.clients import Log, among
 
@@ -52,6 +52,17 @@ def test_a_value_far_beyond_the_deviations_is_at_an_end() -> None:
     for level in (1e-4, 0.5):
         assert quantile([y], level) == pytest.approx([0.0], abs=1e3)
     assert np.isfinite(quantile([y], 1.0 - 1e-7)).all()
+    # and where every edge is below the level, or none is
+    for share, sign in ((0.0, 1.0), (1.0, -1.0)):
+        asked: list[Array] = []
+
+        def ask(question: Question, share: float = share, asked: list[Array] = asked) -> Array:
+            assert isinstance(question, BelowEdges)
+            asked.append(question.edges)
+            return np.full(question.edges.shape, share)
+
+        end = quantile_of_targets(ask, 0.5, np.zeros(1), np.ones(1))
+        assert end == pytest.approx(sign * np.abs(asked[0]).max(), rel=1e-3)
 
 
 def test_rows_count_as_much_as_they_weigh() -> None:
