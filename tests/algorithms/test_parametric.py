@@ -325,6 +325,14 @@ def test_what_cannot_be_moved_by_gradients_is_refused() -> None:
         Mime(0.1, momentum=1.0)
 
 
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, Scaffold, Mime])
+@pytest.mark.parametrize("wrong", [{"step": 0.0}, {"step": np.inf}, {"K": 0}, {"epochs": -1}, {"batch": 0.0}])
+def test_settings_that_cannot_be_are_refused_by_every_method(kind: type[Parametric], wrong: dict[str, Any]) -> None:
+    kind(step=0.1, K=1)
+    with pytest.raises(FFGBError):
+        kind(**{"step": 0.1, "K": 1, **wrong})
+
+
 def test_batches_can_be_shares_and_rounds_epochs() -> None:
     parts = clients(2, each=40)
     seen = []

@@ -171,6 +171,10 @@ def test_on_points_keeps_the_formal_sum_and_the_values_in_step() -> None:
         g = 0.9 * g - 0.3 * OnPoints(0.0, h, h.evaluate(z))
     assert g.decay == pytest.approx(0.9**3)
     np.testing.assert_allclose((f_t * g.decay + g.increment).evaluate(z), g.values, atol=1e-5)
+    total = g + OnPoints(0.0, h, h.evaluate(z))
+    assert total.decay == g.decay
+    np.testing.assert_allclose(total.values, g.values + h.evaluate(z))
+    np.testing.assert_allclose((f_t * total.decay + total.increment).evaluate(z), total.values, atol=1e-5)
 
 
 def test_sums_share_their_blocks() -> None:

@@ -184,6 +184,18 @@ def test_pairs_are_those_of_one_client_and_errors_a_mean_over_all_rows() -> None
         np.testing.assert_allclose(errors, left_out_errors(x[::2], y[::2, None], question.constants) / 800)
 
 
+@pytest.mark.parametrize("mean", [-40.0, 0.0, 40.0])
+def test_errors_keep_their_bound_wherever_the_labels_lie(mean: float) -> None:
+    """A bound that is too small would refuse what an honest client says."""
+    x, y = np.arange(8, dtype=np.float32)[:, None], np.where(np.arange(8) % 2, 41.0, -41.0)
+    question = SteepnessOf(Flatten(1), np.array([mean]), np.ones(1), 41.0, (1e-9, 1e9))
+    points = Points(0, x, y)
+    part = question.part(Here(points, 1.0 / points.weight))
+    assert part["errors"].max() > 0.5
+    assert (part["errors"] <= question.sums["errors"].bound).all()
+    to_integers(part, question.sums)
+
+
 def test_a_client_with_one_row_has_no_slopes() -> None:
     points = [Points(0, np.zeros((1, 1), np.float32), np.array([3.0])), Points(1, np.eye(2, 1), np.array([1.0, 5.0]))]
     total = steepness_of(among(points), Flatten(1), np.zeros(1), np.ones(1))

@@ -144,6 +144,15 @@ def test_a_map_that_knows_its_bounds_is_asked_once() -> None:
     np.testing.assert_allclose(found.mean, waves(x).mean(axis=0, dtype=float), atol=1e-12)
 
 
+def test_a_map_that_knows_its_bounds_is_not_asked_for_them_about_its_mean() -> None:
+    """Features far from 0, for their spread: moments are asked for once more, and bounds are known."""
+    waves, log = RandomFourier(Flatten(2), 8, 1e9, 0), Log()
+    x = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    found = moments_of(asked([x[:9], x[9:]], log), waves)
+    assert [type(question) for question, _ in log] == [MomentsOf, MomentsOf]
+    np.testing.assert_allclose(found.mean, waves(x).mean(axis=0, dtype=float), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

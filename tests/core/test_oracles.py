@@ -74,6 +74,13 @@ def test_an_answer_that_does_not_contract_is_scaled_by_the_best_factor() -> None
     assert gamma == pytest.approx(1 - 4 / 5)
 
 
+def test_a_weak_learner_has_no_part_of_f_in_it() -> None:
+    x = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
+    family, phi = Linear(Flatten(1), 1), x.astype(float) + 1.0
+    for oracle in (WO2(family, x), WOInf(family, x)):
+        assert oracle(oracle.sees(phi), np.random.default_rng(0)).h.decay == 0.0
+
+
 def test_nothing_helps_an_orthogonal_answer_and_gamma_says_so() -> None:
     h, gamma, _ = ask(np.array([[4.0], [-3.0]]), np.array([[3.0], [4.0]]))
     assert gamma == 0.0

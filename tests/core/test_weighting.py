@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffgb.core.weighting import Weighting, cap
+from ffgb.errors import FFGBError
 
 SIZES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20)
 
@@ -41,6 +42,12 @@ def test_the_cap_is_met_by_the_largest(sizes: list[float], share: float) -> None
     else:
         lowered = [min(size, cap(sizes, share)) for size in sizes]
         assert max(lowered) / math.fsum(lowered) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("total", "level"), [(0.0, 1.0), (math.inf, 1.0), (3.0, 0.0), (-1.0, 1.0), (math.nan, 1.0)])
+def test_weights_that_cannot_be_are_refused(total: float, level: float) -> None:
+    with pytest.raises(FFGBError, match="clients cannot weigh"):
+        Weighting(total, True, level)
 
 
 def test_by_hand() -> None:

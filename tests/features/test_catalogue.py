@@ -17,7 +17,7 @@ from ffgb.core.statistics import Moments
 from ffgb.errors import FFGBError
 from ffgb.features import patches
 from ffgb.features.basic import Concatenate, Flatten, Standardize
-from ffgb.features.catalogue import SIZES, Maps, Space, default_map
+from ffgb.features.catalogue import MAPS, Maps, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import KERNELS, RandomFourier, bandwidth
 from ffgb.features.patches import ITERATIONS, NearestSums, Patches, PatchMoments
@@ -171,7 +171,7 @@ def test_all_maps_of_tables_at_once() -> None:
 
 
 @pytest.mark.parametrize("asked_for", [64, 100, 512])
-@pytest.mark.parametrize("name", [name for name in TABLE if name in SIZES])
+@pytest.mark.parametrize("name", [name for name in TABLE if name in MAPS and MAPS[name].size])
 def test_the_number_of_features_is_about_what_was_asked_for(name: str, asked_for: int) -> None:
     features, _ = maps(table(), names=NAMES).make(name, asked_for)
     if name == "steps":  # at least 8 of each column, and one for two values
@@ -183,7 +183,7 @@ def test_the_number_of_features_is_about_what_was_asked_for(name: str, asked_for
 
 
 @pytest.mark.parametrize("asked_for", [8, 64, 100])
-@pytest.mark.parametrize("name", [name for name in IMAGE if name in SIZES])
+@pytest.mark.parametrize("name", [name for name in IMAGE if name in MAPS and MAPS[name].size])
 def test_so_it_is_for_images(name: str, asked_for: int) -> None:
     features, _ = maps(images()).make(name, asked_for)
     assert asked_for - 8 < features.dimension <= asked_for
@@ -192,18 +192,18 @@ def test_so_it_is_for_images(name: str, asked_for: int) -> None:
 def test_without_a_number_there_is_a_usual_one() -> None:
     made = maps(table(), names=NAMES)
     for name in ("waves", "trees", "fourier", "laplace"):
-        assert made.make(name, None)[0].dimension == SIZES[name]
+        assert made.make(name, None)[0].dimension == MAPS[name].size
     assert made.make("inputs", None)[0].dimension == 10
     assert made.make("tests.maps:halves", None)[0].dimension == 3
-    assert 600 < made.make("steps", None)[0].dimension <= SIZES["steps"]
-    assert maps(images((1, 8, 8), 20)).make("patches", None)[0].dimension == SIZES["patches"]
+    assert 600 < made.make("steps", None)[0].dimension <= MAPS["steps"].size
+    assert maps(images((1, 8, 8), 20)).make("patches", None)[0].dimension == MAPS["patches"].size
 
 
 @pytest.mark.parametrize("names", ["cnn", "Patches", "", "inputs+", "inputs+rbf", "inputs steps", "wave", "model.pt"])
 def test_unknown_names_are_refused_with_the_list(names: str) -> None:
     words = (
-        "there is no map '.*'; choose inputs, steps, waves, trees, patches, mirrored-patches, random-patches, fourier, "
-        r"gaussian, laplace, arc-cosine, FILE\.onnx, or package\.module:function, or several of them joined by \+"
+        "there is no map '.*'; choose inputs, steps, waves, trees, fourier, gaussian, laplace, arc-cosine, patches, "
+        r"mirrored-patches, random-patches, FILE\.onnx, or package\.module:function, or several of them joined by \+"
     )
     with pytest.raises(FFGBError, match=words):
         maps(table()).make(names, 16)

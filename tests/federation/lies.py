@@ -232,7 +232,7 @@ def nothing_is_left(state: State, lines: Lines, name: str, clients: int, kind: s
     others, without = without_the_liar(name, clients, kind)
     same(state, others)
     assert [line["test_loss"] for line in lines] == [line["test_loss"] for line in without]
-    assert lines[-1]["test_accuracy"] > accuracy(name, clients) - 0.02
+    assert lines[-1]["test_accuracy"] > accuracy(name, clients) - 0.01
 
 
 @cache

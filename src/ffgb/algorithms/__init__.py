@@ -22,11 +22,23 @@ from ffgb.core.points import Points
 from ffgb.core.questions import Ask, RoundQuestion
 from ffgb.core.row_weights import WeightedRows
 from ffgb.core.types import Array, Parameters, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.settings import Values
 
 Notes: TypeAlias = dict[str, list[float]]
 """What a client measured in a round, by name: γ of each oracle call, and whatever else the algorithm counts."""
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """The data and the clients, as settings are checked against them."""
+
+    data: str
+    classes: int
+    """0 for a regression."""
+    sampled: bool
+    """Only some clients take part in a round."""
 
 
 class Algorithm(ABC):
@@ -40,6 +52,19 @@ class Algorithm(ABC):
 
     needs: ClassVar[str] = ""
     """A capability that its learners must have (core/capabilities.py), by name."""
+
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Settings that it has a use for, beside those that name it (`Setting.users`) or one of its fields."""
+
+    geometries: ClassVar[tuple[str, ...]] = ("local",)
+    """In whose norms it fits: "shared", of all clients' points together, or "local", of each client's own.  The first
+    is its default for learners that can share a geometry."""
+
+    searches: ClassVar[bool] = False
+    """It can take the best length along a step, by slopes that clients report (`--schedule search`)."""
+
+    terms: ClassVar[bool] = False
+    """Its sum keeps single terms, also where the family is closed."""
 
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
     """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
@@ -57,6 +82,28 @@ class Algorithm(ABC):
     def configured(cls, config: Values) -> Algorithm:
         """The algorithm with the settings of a run."""
         raise FFGBError(f"{cls.__name__} cannot be made from settings; write a class method `configured`")
+
+    @classmethod
+    def suits(cls, config: Values, task: Task) -> Mapping[str, Any]:
+        """Settings that suit it beside `defaults`, where they depend on other settings."""
+        return {}
+
+    @classmethod
+    def check(cls, config: Values, task: Task) -> None:
+        """Raise an FFGBError before any work if settings do not fit the algorithm."""
+        if config.local_epochs or (config.batch or 1) < 1:
+            raise FFGBError(
+                f"{option('local_epochs')} and a {option('batch')} below 1 are for parametric methods, such as fedavg"
+            )
+
+    @property
+    def needs_everyone(self) -> bool:
+        """Every client must take part in every round."""
+        return False
+
+    def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
+        """Where a shared geometry is needed: at the server, and at clients."""
+        return None, geometry
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         """The algorithm with what it must know of all clients' points; in training targets are (y − mean)/scale."""
@@ -114,6 +161,10 @@ class Increments(Algorithm):
 
     length: Length
     """How far the server goes along the mean of the clients' increments."""
+
+    @property
+    def needs_everyone(self) -> bool:
+        return not self.length.whole
 
     def answers(self, family: Family, t: int) -> Family:
         """The family of a client's answer in round t."""
@@ -218,7 +269,13 @@ class Step:
 class Totals(Algorithm):
     """A server procedure that asks for sums: it reads like central boosting."""
 
+    geometries: ClassVar[tuple[str, ...]] = ("shared",)
     K: ClassVar[int] = 1  # type: ignore[misc]
+
+    def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
+        if geometry is None:
+            raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
+        return geometry, None
 
     @abstractmethod
     def round(

@@ -33,6 +33,8 @@ class FFGB(Functional):
 
     name: ClassVar[str] = "ffgb"
     needs: ClassVar[str] = "least_squares"
+    geometries: ClassVar[tuple[str, ...]] = ("shared", "local")
+    searches: ClassVar[bool] = True
 
     schedule: Schedule
     K: int = 1

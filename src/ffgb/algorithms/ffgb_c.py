@@ -16,7 +16,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Functional, Length, Notes, Whole
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Task, Whole
 from ffgb.core.functions import Family, Function, OnPoints, OpenSum
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
@@ -71,6 +71,7 @@ class FFGBC(Functional):
 
     name: ClassVar[str] = "ffgb-c"
     needs: ClassVar[str] = "minimax"
+    terms: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"mu": 1e-3, "regression_loss": "huber"}
 
     schedule: Schedule
@@ -100,6 +101,14 @@ class FFGBC(Functional):
     def configured(cls, config: Values) -> Algorithm:
         B = math.inf if config.bound is None else config.bound
         return cls(make_schedule(config), config.local_steps, config.mu, config.gamma, B, config.residual)
+
+    @classmethod
+    def check(cls, config: Values, task: Task) -> None:
+        super().check(config, task)
+        if not task.classes and config.loss not in ("auto", "huber"):
+            raise FFGBError(
+                f"ffgb-c needs a loss with a bounded gradient; for regression leave {option('loss')} out, or use huber"
+            )
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         if not math.isfinite(loss.entry_bound):

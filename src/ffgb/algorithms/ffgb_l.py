@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Functional, Length, Notes, Whole
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Task, Whole
 from ffgb.core.capabilities import Lipschitz, lacks
 from ffgb.core.functions import Family, OnPoints
 from ffgb.core.geometry import Geometry
@@ -96,6 +96,27 @@ class FFGBL(Functional):
         return cls(
             config.lipschitz, config.local_steps, rounds, schedule, config.extension, config.bound, config.residual
         )
+
+    @classmethod
+    def suits(cls, config: Values, task: Task) -> Mapping[str, Any]:
+        return {"one_round": not task.sampled} if config.one_round is None else {}
+
+    @classmethod
+    def check(cls, config: Values, task: Task) -> None:
+        super().check(config, task)
+        if task.classes:
+            raise FFGBError(f"ffgb-l is for regression, and {task.data} has classes; use ffgb-c")
+        if config.mu not in (None, 1.0):
+            raise FFGBError(f"ffgb-l has μ = 1, the strong convexity of the square loss; leave {option('mu')} out")
+        if config.one_round and task.sampled:
+            raise FFGBError(
+                f"{option('one_round')} has no rounds to sample clients in; leave {option('participation')} out"
+            )
+        if config.validation:
+            raise FFGBError(
+                f"{option('validation')} chooses λ and rounds; ffgb-l chooses its own λ, and has one exchange: leave "
+                "it out"
+            )
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         """Find L, by what all clients say of their labels' slopes."""

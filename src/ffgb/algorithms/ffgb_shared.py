@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -44,6 +44,12 @@ class FFGBShared(Totals):
     mu: float = 0.0
     search: bool = False
     """Take the best length along the step, by slopes, rather than the schedule's."""
+
+    searches: ClassVar[bool] = True
+
+    @property
+    def needs_everyone(self) -> bool:
+        return self.search
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:

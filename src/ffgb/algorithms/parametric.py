@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AtClient, Increments, Length, Notes, Whole
+from ffgb.algorithms import Algorithm, AtClient, Increments, Length, Notes, Task, Whole
 from ffgb.core.capabilities import Chance, GradientSteps, Walk, lacks
 from ffgb.core.functions import Clipped, ClosedFamily, ClosedSum, Family, Function, OpenSum, from_tensors
 from ffgb.core.geometry import Geometry
@@ -191,6 +191,7 @@ class Parametric(Increments):
     length: ClassVar[Length] = Whole()  # type: ignore[misc]
 
     needs: ClassVar[str] = "walk"
+    uses: ClassVar[tuple[str, ...]] = ("local_epochs",)
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 50, "local_steps": 25, "schedule": "constant", "batch": 0.2}
     """The paper's settings for FedAvg on MNIST."""
 
@@ -210,9 +211,23 @@ class Parametric(Increments):
 
     @classmethod
     def configured(cls, config: Values) -> Algorithm:
-        own = {field.name: getattr(config, field.name) for field in fields(cls) if field.name in ("momentum", "prox")}
-        common = {"step": config.step_size, "K": config.local_steps, "batch": float(config.batch or 1)}
-        return cls(**common, epochs=config.local_epochs, **own)
+        """A field of a method's own has the value of the setting of its name, if there is one."""
+        common = {field.name for field in fields(Parametric)}
+        names = [field.name for field in fields(cls) if field.name not in common and hasattr(config, field.name)]
+        own = {name: getattr(config, name) for name in names}
+        steps = {"step": config.step_size, "K": config.local_steps, "batch": float(config.batch or 1)}
+        return cls(**steps, epochs=config.local_epochs, **own)
+
+    @classmethod
+    def check(cls, config: Values, task: Task) -> None:
+        idle = {"mu": config.mu, "no_residual": not config.residual, "validation": config.validation}
+        for name, given in idle.items():
+            if given:
+                raise FFGBError(f"{option(name)} is for ffgb; {config.algorithm} has no use for it")
+        if config.learner == "tree":
+            raise FFGBError(f"{config.algorithm} moves parameters by gradients, and trees have none; use ffgb")
+        if config.schedule not in (None, "constant"):
+            raise FFGBError(f"{config.algorithm} takes constant steps; leave {option('schedule')} out, or say constant")
 
     @abstractmethod
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:

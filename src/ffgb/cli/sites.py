@@ -493,11 +493,18 @@ def _settings(
     file: Path | None, target: str | None, task: str | None, secure: str | None
 ) -> tuple[dict[str, Any], str | None, str | None]:
     """The training's options in a file, and what is predicted, which may also be there."""
+    from ffgb.runs.config import code_in
+
     values = settings_of(file, but=("data", "clients", "split"))
     if secure not in (None, "on", "off"):
         raise FFGBError(f"--secure is on or off, not {secure!r}")
     if secure is not None:
         values["secure"] = secure
+    if code := code_in(values):
+        raise FFGBError(
+            f"{file} names code of your own, {', '.join(code)}: between sites only classes of ffgb are used, because "
+            "no site should run code for another; take a map as FILE.onnx, or train on one machine with ffgb train"
+        )
     target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
     return {**values, "data": ["sites"]}, target, task
 

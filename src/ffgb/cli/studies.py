@@ -27,7 +27,9 @@ from ffgb.errors import FFGBError
 
 @app.command()
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="ffgb, ffgb:mlp, fedavg:mlp, scaffold:cnn, …: two or more.")],
+    methods: Annotated[
+        list[str], typer.Argument(help="ffgb, ffgb:mlp, fedavg:mlp, package.module:Name, …: two or more.")
+    ],
     data: Annotated[list[str] | None, typer.Option(help="As for train.", show_default="digits")] = None,
     target: Annotated[str | None, typer.Option(help="As for train.")] = None,
     clients: Annotated[int | None, typer.Option(help="As for train.", show_default="20, or the sites", min=1)] = None,

@@ -117,7 +117,6 @@ def load_sites(
         training.append(rows.taken(train))
         testing.append(rows.taken(test))
     train_rows, test_rows = _joined(training), _joined(testing)
-    weighted = bool(weights or exposure)
     return Dataset(
         "site files",
         task,
@@ -133,8 +132,8 @@ def load_sites(
         site_test=test_rows.site,
         table=table,
         told=tuple(told),
-        weights=train_rows.weights if weighted else None,
-        weights_test=test_rows.weights if weighted else None,
+        weights=train_rows.weights if weights or exposure else None,
+        weights_test=test_rows.weights if weights or exposure else None,
     )
 
 

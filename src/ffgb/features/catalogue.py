@@ -1,53 +1,62 @@
-"""From names to feature maps: what `--map` offers, and which map suits which data.
+"""From names to feature maps: the maps that `--map` offers, and which map suits which data.
 
-A map is made by asking all clients for totals.  Names joined by + stand side by side: `inputs+steps+waves`.
+A map is made by asking all clients for totals.  Names joined by + stand side by side: `inputs+steps+waves`.  A file of
+this package offers maps by a tuple `MAPS` (features/named.py).
 """
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+import pkgutil
+from collections.abc import Mapping
 from typing import final
 
+import ffgb.features
 from ffgb.core.maps import FeatureMap
-from ffgb.core.moments import moments_of
-from ffgb.core.questions import Ask
-from ffgb.core.statistics import Moments
 from ffgb.errors import FFGBError
-from ffgb.features import patches, tables
-from ffgb.features.basic import Concatenate, Flatten, Standardize
+from ffgb.features import tables
+from ffgb.features.basic import Concatenate
 from ffgb.features.encoder import Encoder
-from ffgb.features.fourier import KERNELS, RandomFourier, bandwidth
+from ffgb.features.named import Making, NamedMap
+from ffgb.features.named import Space as Space
 from ffgb.settings import LEARNER, Setting
 
-
-@final
-@dataclass(frozen=True)
-class Space:
-    """Where the points live, as everyone knows before training."""
-
-    shape: tuple[int, ...]
-    image: bool
-    columns: tuple[str, ...]
-    points: int
-    """Of all clients together."""
-
-    @property
-    def inputs(self) -> int:
-        return math.prod(self.shape)
-
-
-FOURIER = ("fourier", *KERNELS)
-PATCHES = ("patches", "mirrored-patches", "random-patches")
-SIZES: Mapping[str, int] = {
-    **dict.fromkeys((*PATCHES, "trees"), 2048),
-    **dict.fromkeys(("steps", "waves", *FOURIER), 1024),
-}
-"""How many features a map has if no one says."""
-
 TREE_DEPTH = 3
+
+
+def _columns(making: Making) -> tables.Columns:
+    return making.once("columns", lambda: tables.look(making.ask, making.moments, making.space.columns))
+
+
+def _trees(making: Making, features: int) -> FeatureMap:
+    return tables.ObliviousTrees(_columns(making), max(1, features >> TREE_DEPTH), TREE_DEPTH, making.seed)
+
+
+OF_TABLES = (
+    # Beside other features the inputs are few and large: a tenth of the others' variance in all.
+    NamedMap("inputs", lambda m, d: m.scaled, smooth=True, weight=lambda space: math.sqrt(0.1 / space.inputs)),
+    NamedMap("steps", lambda m, d: tables.Steps.about(_columns(m), d), 1024),
+    NamedMap("waves", lambda m, d: tables.RankWaves(_columns(m), d, m.seed), 1024),
+    NamedMap("trees", _trees, 2048),
+)
+
+
+def _found() -> dict[str, NamedMap]:
+    names = [info.name for info in pkgutil.iter_modules(ffgb.features.__path__) if info.name != "catalogue"]
+    modules = [importlib.import_module(f"ffgb.features.{name}") for name in sorted(names)]
+    offered = [*OF_TABLES, *(each for module in modules for each in vars(module).get("MAPS", ()))]
+    found = {each.name: each for each in offered}
+    if len(found) < len(offered):
+        raise TypeError(f"two maps have the same name: {[each.name for each in offered]}")
+    return found
+
+
+MAPS: Mapping[str, NamedMap] = _found()
+"""Maps by the name that the command line uses."""
+TIED = tuple(name for name, each in MAPS.items() if each.tied)
+SMOOTH = tuple(name for name, each in MAPS.items() if each.smooth)
+"""Maps without jumps, which FFGB.L can have."""
 
 
 def default_map(space: Space) -> str:
@@ -63,75 +72,31 @@ def default_map(space: Space) -> str:
 
 
 @final
-class Maps:
-    """Makes maps for one space, and asks for nothing twice."""
-
-    def __init__(self, ask: Ask, space: Space, seed: int) -> None:
-        self.ask, self.space, self.seed = ask, space, seed
-        self._learned: dict[tuple[int, int], patches.Patches] = {}
-
-    @cached_property
-    def moments(self) -> Moments:
-        return moments_of(self.ask, Flatten(self.space.inputs))
-
-    @cached_property
-    def columns(self) -> tables.Columns:
-        return tables.look(self.ask, self.moments, self.space.columns)
-
-    @property
-    def scaled(self) -> FeatureMap:
-        """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
-        flat = Flatten(self.space.inputs)
-        return flat if self.space.image else Standardize.by(self.moments, flat)
+class Maps(Making):
+    """Makes maps for one space, by their names."""
 
     def make(self, names: str, features: int | None) -> tuple[FeatureMap, bool]:
         """The map of these names, and whether its features should be standardised each by their own variance."""
-        makers: dict[str, Callable[[int], FeatureMap]] = {
-            "inputs": lambda d: self.scaled,
-            "steps": lambda d: tables.Steps.about(self.columns, d),
-            "waves": lambda d: tables.RankWaves(self.columns, d, self.seed),
-            "trees": lambda d: tables.ObliviousTrees(self.columns, max(1, d >> TREE_DEPTH), TREE_DEPTH, self.seed),
-            "patches": partial(self._patches, patches.ITERATIONS, False),
-            "mirrored-patches": partial(self._patches, patches.ITERATIONS, True),
-            "random-patches": partial(self._patches, 0, False),
-            **{name: partial(self._fourier, name) for name in FOURIER},
-        }
         parts, factors = [], []
         for name in names.split("+"):
-            if name not in makers and not Encoder.names(name):
+            if name not in MAPS and not Encoder.names(name):
                 raise FFGBError(
-                    f"there is no map {name!r}; choose {', '.join(makers)}, FILE.onnx, or package.module:function, "
+                    f"there is no map {name!r}; choose {', '.join(MAPS)}, FILE.onnx, or package.module:function, "
                     "or several of them joined by +"
                 )
-            size = features or SIZES.get(name, 0)
-            parts.append(makers[name](size) if name in makers else Encoder.load(name, self.space.shape))
-            # Beside other features the inputs are few and large: a tenth of the others' variance in all.
-            factors.append(math.sqrt(0.1 / self.space.inputs) if name == "inputs" else 1.0)
+            named = MAPS.get(name)
+            parts.append(named.make(self, features or named.size) if named else Encoder.load(name, self.space.shape))
+            factors.append(named.weight(self.space) if named else 1.0)
         if len(parts) == 1:
-            return parts[0], names in PATCHES or Encoder.names(names)
+            return parts[0], names in TIED or Encoder.names(names)
         return Concatenate(tuple(parts), tuple(factors)), False
-
-    def _patches(self, iterations: int, mirrored: bool, features: int) -> FeatureMap:
-        space, key = self.space, (iterations, features)
-        if key not in self._learned:
-            self._learned[key] = patches.learn(
-                self.ask, self.moments, space.shape, space.points, features, self.seed, iterations
-            )
-        return replace(self._learned[key], mirrored=mirrored)
-
-    def _fourier(self, name: str, features: int) -> FeatureMap:
-        # standardised inputs have unit variance each; images keep their common scale
-        variance = self.moments.variance if self.space.image else (~self.moments.constant).astype(float)
-        kernel = "gaussian" if name == "fourier" else name
-        return RandomFourier(self.scaled, features, bandwidth(variance, kernel), self.seed, kernel)
 
 
 SETTINGS = (
     Setting(
         "map",
         "text",
-        "Feature map (features): patches, mirrored-patches, random-patches, inputs, steps, waves, trees, fourier, "
-        "laplace, arc-cosine, FILE.onnx or package.module:function; join several by +.",
+        f"Feature map (features): {', '.join(MAPS)}, FILE.onnx or package.module:function; join several by +.",
         LEARNER,
         unset="by the data",
     ),

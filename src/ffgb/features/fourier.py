@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import final
 
 import numpy as np
@@ -19,6 +19,7 @@ from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.features.basic import cosines
+from ffgb.features.named import Making, NamedMap
 
 KERNELS = ("gaussian", "laplace", "arc-cosine")
 
@@ -103,3 +104,16 @@ def bandwidth(variance: Array, kernel: str = "gaussian") -> float:
     if kernel == "laplace":
         return 0.5 * max(float(np.sqrt(variance).sum()), 1e-6) * 2.0 / math.sqrt(math.pi)
     return 0.5 * math.sqrt(2.0 * max(float(variance.sum()), 1e-12))
+
+
+def _make(kernel: str, making: Making, features: int) -> FeatureMap:
+    # standardised inputs have unit variance each; images keep their common scale
+    moments = making.moments
+    variance = moments.variance if making.space.image else (~moments.constant).astype(float)
+    return RandomFourier(making.scaled, features, bandwidth(variance, kernel), making.seed, kernel)
+
+
+MAPS = (
+    NamedMap("fourier", partial(_make, "gaussian"), 1024, smooth=True),
+    *(NamedMap(kernel, partial(_make, kernel), 1024, smooth=True) for kernel in KERNELS),
+)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import ClassVar, final
 
 import numpy as np
@@ -24,6 +24,7 @@ from ffgb.core.seeds import stream
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, option
+from ffgb.features.named import Making, NamedMap
 from ffgb.hardware import one_blas_thread
 
 FILTERS_AT_ONCE = 128
@@ -312,3 +313,19 @@ def learn(
 def _unit(rows: Array) -> Array:
     unit: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return unit
+
+
+def _make(iterations: int, mirrored: bool, making: Making, features: int) -> FeatureMap:
+    space = making.space
+    learned = making.once(
+        ("patches", iterations, features),
+        lambda: learn(making.ask, making.moments, space.shape, space.points, features, making.seed, iterations),
+    )
+    return replace(learned, mirrored=mirrored)
+
+
+MAPS = (
+    NamedMap("patches", partial(_make, ITERATIONS, False), 2048, tied=True),
+    NamedMap("mirrored-patches", partial(_make, ITERATIONS, True), 2048, tied=True),
+    NamedMap("random-patches", partial(_make, 0, False), 2048, tied=True),
+)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Increments, Totals
+from ffgb.algorithms import Algorithm, Totals
 from ffgb.algorithms.ffgb_shared import spent
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
@@ -152,26 +152,18 @@ class Server:
                 "only totals can be secure: in this algorithm clients send increments of their own, which are no sums; "
                 f"use {option('geometry', 'shared')} with one local step, or {option('secure', 'off')}"
             )
-        at_server = geometry if isinstance(algorithm, Totals) else None
-        if isinstance(algorithm, Totals) and geometry is None:
-            raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
-        self._check_length(algorithm)
-        given = None if isinstance(algorithm, Totals) else geometry
+        at_server, at_clients = algorithm.placed(geometry)
+        if algorithm.needs_everyone and self.clients.m < self.N:
+            raise FFGBError(
+                f"the search for a step needs every client in every round; choose another {option('schedule')}"
+            )
         begins = None if f0 is None else Beginning.of(f0)
-        job = Job(algorithm, algorithm.space(family), loss, target, self.seed, given, begins, precision=self.precision)
+        space = algorithm.space(family)
+        job = Job(algorithm, space, loss, target, self.seed, at_clients, begins, precision=self.precision)
         setup, everyone = Setup(job), self.clients.everyone
         ready = self.conversation.exchange(setup, [*everyone, *self.clients.tests], job)
         costs = ask.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
         return State(job, 0, job.start(), (), (0,) * self.N, costs, at_server)
-
-    def _check_length(self, algorithm: Algorithm) -> None:
-        searches = getattr(algorithm, "search", False) or (
-            isinstance(algorithm, Increments) and not algorithm.length.whole
-        )
-        if searches and self.clients.m < self.N:
-            raise FFGBError(
-                f"the search for a step needs every client in every round; choose another {option('schedule')}"
-            )
 
     def take_up(self, state: State) -> None:
         """Go on with one of several jobs that have the same clients in turn.

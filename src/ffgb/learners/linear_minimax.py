@@ -20,7 +20,7 @@ and the multipliers of the constraints are a ν for which the two sides meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -129,29 +129,25 @@ def _step(
             for_below=push_below - for_below - stiff_below * (dt + change),
         )
 
-    def longest(move: _Move) -> float:
-        """How much of a move keeps slacks and multipliers positive, at most 1."""
-        most = 1.0
-        for now, change in (
-            (above, move.above),
-            (below, move.below),
-            (for_above, move.for_above),
-            (for_below, move.for_below),
-        ):
-            most = min(most, float((now / np.maximum(-change, 1e-300)).min()))
-        return most
-
     gap = float(np.vdot(above, for_above) + np.vdot(below, for_below))
     nothing = np.zeros_like(above)
     straight = towards(nothing, nothing)
-    length = longest(straight)
+    now = above, below, for_above, for_below
+    length = _longest(now, straight)
     left = float(
         np.vdot(above + length * straight.above, for_above + length * straight.for_above)
         + np.vdot(below + length * straight.below, for_below + length * straight.for_below)
     )
     centre = (left / gap) ** 3 * gap / (2 * above.size)
     move = towards(centre - straight.above * straight.for_above, centre - straight.below * straight.for_below)
-    return BACK_OFF * longest(move), move
+    return BACK_OFF * _longest(now, move), move
+
+
+def _longest(now: Iterable[Array], move: _Move) -> float:
+    """How much of a move keeps these slacks and multipliers positive, at most 1."""
+    changes = (move.above, move.below, move.for_above, move.for_below)
+    parts = (float((a / np.maximum(-change, 1e-300)).min()) for a, change in zip(now, changes, strict=True))
+    return min(1.0, *parts)
 
 
 def sup_solutions(design: Array, n: int, weight: float, ridges: Sequence[float]) -> Callable[[Array], Iterator[Array]]:

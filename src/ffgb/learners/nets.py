@@ -337,6 +337,21 @@ def _flattened(module: torch.nn.Module) -> torch.Tensor:
     return flat
 
 
+def _blocks(x: Array, s: int) -> Array:
+    """(n, channels, height, width) to (n, height / s, width / s, s · s · channels)."""
+    n, c, h, w = x.shape
+    return x.reshape(n, c, h // s, s, w // s, s).transpose(0, 2, 4, 3, 5, 1).reshape(n, h // s, w // s, s * s * c)
+
+
+def _shifted(shape: tuple[int, ...], s: int) -> Array:
+    """Where each entry of the shifted kernels is in those of this shape, counted from 1; 0 where they are zero."""
+    places = np.arange(1, math.prod(shape) + 1).reshape(shape)
+    # The 2×2 places of one maximum come first and the pixels of a block second, so that the maximum is over runs.
+    shifts = [(i + di, j + dj) for di in (0, 1) for dj in (0, 1) for i in range(0, s, 2) for j in range(0, s, 2)]
+    frames = [np.pad(places, ((0, 0), (0, 0), (i, s - 1 - i), (j, s - 1 - j))) for i, j in shifts]
+    return _blocks(np.concatenate(frames), s)
+
+
 @cache
 def _cnn(hidden: tuple[int, ...]) -> Factory:
     """The class of the built-in net, made when torch is there.
@@ -356,19 +371,6 @@ def _cnn(hidden: tuple[int, ...]) -> Factory:
     """
     import torch
     from torch import Tensor, nn
-
-    def blocks(x: Array, s: int) -> Array:
-        """(n, channels, height, width) to (n, height / s, width / s, s · s · channels)."""
-        n, c, h, w = x.shape
-        return x.reshape(n, c, h // s, s, w // s, s).transpose(0, 2, 4, 3, 5, 1).reshape(n, h // s, w // s, s * s * c)
-
-    def shifted(weight: Tensor, s: int) -> Tensor:
-        """Where each entry of the shifted kernels is in the given ones, counted from 1; 0 where they are zero."""
-        places = np.arange(1, weight.numel() + 1).reshape(weight.shape)
-        # The 2×2 places of one maximum come first and the pixels of a block second, so that the maximum is over runs.
-        shifts = [(i + di, j + dj) for di in (0, 1) for dj in (0, 1) for i in range(0, s, 2) for j in range(0, s, 2)]
-        frames = [np.pad(places, ((0, 0), (0, 0), (i, s - 1 - i), (j, s - 1 - j))) for i, j in shifts]
-        return torch.from_numpy(blocks(np.concatenate(frames), s))
 
     def pooled(x: Tensor, layer: nn.Conv2d, places: Tensor) -> Tensor:
         """ReLU of the pooled convolution of x, all with channels last."""
@@ -395,10 +397,11 @@ def _cnn(hidden: tuple[int, ...]) -> Factory:
             self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
             for number, (units, inputs) in enumerate(layers(16 * self.height * self.width, hidden, outputs), 1):
                 self.add_module(f"fc{number}", nn.Linear(inputs, units))
-            self.places1, self.places2 = shifted(self.conv1.weight, 4), shifted(self.conv2.weight, 2)
+            layers_of = ((self.conv1, 4), (self.conv2, 2))
+            self.places1, self.places2 = (torch.from_numpy(_shifted(layer.weight.shape, s)) for layer, s in layers_of)
 
         def arrange(self, x: Array) -> Array:
-            return blocks(x[:, :, : 4 * self.height + 12, : 4 * self.width + 12], 4)
+            return _blocks(x[:, :, : 4 * self.height + 12, : 4 * self.width + 12], 4)
 
         def forward(self, x: Tensor) -> Tensor:
             x = pooled(pooled(x, self.conv1, self.places1), self.conv2, self.places2)

@@ -30,7 +30,7 @@ from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import LEARNERS
-from ffgb.runs.resolve import resolved
+from ffgb.runs.resolve import algorithm_class, resolved
 from ffgb.runs.starting import SETTINGS as STARTING
 from ffgb.runs.starting import starting_file, starting_model
 from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, Setting
@@ -140,7 +140,7 @@ class _Config:
     @property
     def phases(self: Any) -> int:
         """Exchanges in a round."""
-        return ALGORITHMS[self.algorithm].phases if self.algorithm in ALGORITHMS else 1
+        return algorithm_class(self.algorithm).phases
 
     def given(self: Any) -> dict[str, Any]:
         """The settings that are not as by default."""

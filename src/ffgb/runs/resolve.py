@@ -11,16 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ffgb.algorithms import Algorithm
+from ffgb.algorithms import Algorithm, Task
 from ffgb.algorithms.catalogue import ALGORITHMS
-from ffgb.algorithms.ffgb import FFGB
-from ffgb.algorithms.ffgb_c import FFGBC
 from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.algorithms.parametric import Parametric
 from ffgb.core.losses import LOSSES, Loss
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
-from ffgb.features.catalogue import FOURIER, PATCHES, Space, default_map
+from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
 from ffgb.learners.nets import Net
@@ -37,8 +35,6 @@ LOCAL: Mapping[str, Any] = {"rounds": 30, "local_steps": 2, "schedule": "constan
 """Of closed families in the geometry of a client's own points; the step is the inverse of the loss's smoothness."""
 PARAMETRIC_STEPS = {"features": 4.0, "linear": 0.1}
 """Step sizes of methods on parameters, where a learner does not say; others take 0.05.  `ffgb tune` finds better."""
-SMOOTH = ("inputs", *FOURIER)
-"""Maps without jumps, which FFGB.L can have."""
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -72,7 +68,7 @@ def make_loss(config: Values, dataset: Dataset) -> Loss:
     """The loss, if it fits the task."""
     kind: Any = LOSSES[config.loss] if config.loss in LOSSES else class_named(config.loss, Loss, "loss")
     fields = {field.name for field in dataclasses.fields(kind)} - {"outputs"}
-    own = {name: getattr(config, name) for name in ("level", "delta") if name in fields}
+    own = {name: getattr(config, name) for name in fields if hasattr(config, name)}
     loss: Loss = kind.of(len(dataset.classes), dataset.outputs, **own)
     return loss
 
@@ -94,12 +90,12 @@ def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) 
     chosen["loss"] = _loss(config, dataset, algorithm)
     if model is not None:
         check_start(model, dataset, make_loss(dataclasses.replace(config, loss=chosen["loss"]), dataset), config.start)
-    chosen["geometry"] = config.geometry or ("shared" if closed and algorithm is FFGB else "local")
-    _check(config, dataset, algorithm, chosen, users)
+    chosen["geometry"] = config.geometry or (algorithm.geometries[0] if closed else "local")
+    task = Task(dataset.name, len(dataset.classes), m < clients)
+    _check(config, algorithm, chosen["geometry"], task, users)
     chosen["task"] = dataset.task
     chosen["mu"] = algorithm.defaults.get("mu", 0.0) if config.mu is None else config.mu
-    if config.one_round is None and algorithm is FFGBL:
-        chosen["one_round"] = m == clients
+    chosen |= algorithm.suits(config, task)
     chosen["stop"] = config.rounds is None if config.stop is None else config.stop
     # The paper weights clients alike; in a shared geometry the result should not depend on the split, and FedAvg and
     # those after it weight clients by their points.
@@ -211,7 +207,7 @@ def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[
     if algorithm is not FFGBL and not issubclass(algorithm, Parametric):  # ffgb-l chooses its own
         suits["ridge"] = RIDGE
     if config.geometry == "shared":
-        suits["gram"] = "tied" if (config.map or suits["map"]) in PATCHES else "exact"
+        suits["gram"] = "tied" if (config.map or suits["map"]) in TIED else "exact"
         # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
         suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
     return suits
@@ -221,49 +217,40 @@ def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[
 
 
 def _check(
-    config: Any,
-    dataset: Dataset,
-    algorithm: type[Algorithm],
-    chosen: Mapping[str, Any],
-    users: Mapping[str, Sequence[str]],
+    config: Any, algorithm: type[Algorithm], geometry: str, task: Task, users: Mapping[str, Sequence[str]]
 ) -> None:
     """Refuse settings that do not fit together: someone would wait for their effect."""
     closed = config.learner in CLOSED
-    if chosen["geometry"] == "shared" and not closed:
+    if geometry == "shared" and not closed:
         raise FFGBError(
             f"{option('geometry', 'shared')} is for {' and '.join(CLOSED)}; {config.learner} has none to share"
         )
-    if chosen["geometry"] == "shared" and algorithm is not FFGB:
+    if geometry not in algorithm.geometries:
+        whose = "all clients' points together" if geometry == "local" else "each client's own points"
         raise FFGBError(
-            f"{config.algorithm} fits in norms of each client's own points; use {option('geometry', 'local')}"
+            f"{config.algorithm} fits in norms of {whose}; use {option('geometry', algorithm.geometries[0])}"
+            + ("" if closed else f" and {option('learner', CLOSED[0])}")
         )
     if config.algorithm in ALGORITHMS:
+        used = {*algorithm.uses, *(field.name for field in dataclasses.fields(algorithm))}  # type: ignore[arg-type]
         for name, some in users.items():
-            if config.algorithm not in some and getattr(config, name) != type(config)().__getattribute__(name):
+            idle = config.algorithm not in some and name not in used
+            if idle and getattr(config, name) != type(config)().__getattribute__(name):
                 raise FFGBError(f"{option(name)} is for {' and '.join(some)}, not for {config.algorithm}")
-    one_array = issubclass(algorithm, Parametric) or (closed and algorithm is not FFGBC)
+    one_array = issubclass(algorithm, Parametric) or (closed and not algorithm.terms)
     if config.aggregate != "mean" and not one_array:
         raise FFGBError(
             f"{option('aggregate', config.aggregate)} is for learners whose sum is one array, such as features"
         )
     _check_distillation(config, closed)
-    if config.schedule == "search" and algorithm is not FFGB:
+    if config.schedule == "search" and not algorithm.searches:
         raise FFGBError(
             f"{config.algorithm} is bounded by the steps of its schedule: this algorithm cannot be combined with "
             f"{option('schedule', 'search')}"
         )
-    if algorithm is FFGBC and not dataset.classes and config.loss not in ("auto", "huber"):
-        raise FFGBError(
-            f"ffgb-c needs a loss with a bounded gradient; for regression leave {option('loss')} out, or use huber"
-        )
-    if issubclass(algorithm, Parametric):
-        _check_parametric(config)
-    elif config.local_epochs or (config.batch or 1) < 1:
-        raise FFGBError(
-            f"{option('local_epochs')} and a {option('batch')} below 1 are for parametric methods, such as fedavg"
-        )
-    if algorithm is FFGBL:
-        _check_lipschitz(config, dataset, int(chosen["participation"]) < chosen["clients"])
+    algorithm.check(config, task)
+    if algorithm.needs == FFGBL.needs:
+        _check_lipschitz(config)
 
 
 def _check_weights(config: Any, chosen: Mapping[str, Any]) -> None:
@@ -299,30 +286,8 @@ def _check_distillation(config: Any, closed: bool) -> None:
         )
 
 
-def _check_parametric(config: Any) -> None:
-    idle = {"mu": config.mu, "no_residual": not config.residual, "validation": config.validation}
-    for name, given in idle.items():
-        if given:
-            raise FFGBError(f"{option(name)} is for ffgb; {config.algorithm} has no use for it")
-    if config.learner == "tree":
-        raise FFGBError(f"{config.algorithm} moves parameters by gradients, and trees have none; use ffgb")
-    if config.schedule not in (None, "constant"):
-        raise FFGBError(f"{config.algorithm} takes constant steps; leave {option('schedule')} out, or say constant")
-
-
-def _check_lipschitz(config: Any, dataset: Dataset, sampled: bool) -> None:
-    if dataset.classes:
-        raise FFGBError(f"ffgb-l is for regression, and {dataset.name} has classes; use ffgb-c")
-    if config.mu not in (None, 1.0):
-        raise FFGBError(f"ffgb-l has μ = 1, the strong convexity of the square loss; leave {option('mu')} out")
-    if config.one_round and sampled:
-        raise FFGBError(
-            f"{option('one_round')} has no rounds to sample clients in; leave {option('participation')} out"
-        )
-    if config.validation:
-        raise FFGBError(
-            f"{option('validation')} chooses λ and rounds; ffgb-l chooses its own λ, and has one exchange: leave it out"
-        )
+def _check_lipschitz(config: Any) -> None:
+    """Maps and learners whose Lipschitz constant is known."""
     if config.learner not in (*CLOSED, "mlp"):
         raise FFGBError(
             f"ffgb-l needs functions whose Lipschitz constant is known, and {config.learner} has none: trees jump, and "

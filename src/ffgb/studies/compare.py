@@ -86,11 +86,16 @@ class Method:
 
         >>> Method.read("scaffold").name, Method.read("ffgb:tree").name
         ('scaffold:mlp', 'ffgb:tree')
+        >>> Method.read("ffgb:mine:Stump")
+        Method(algorithm='ffgb', learner='mine:Stump')
         """
-        algorithm, _, learner = text.partition(":")
-        if algorithm not in ALGORITHMS:
+        parts = text.split(":")
+        own = 1 if parts[0] in ALGORITHMS else 2  # package.module:Name, of the user's own
+        algorithm, learner = ":".join(parts[:own]), ":".join(parts[own:])
+        if algorithm not in ALGORITHMS and len(parts) < 2:
             raise FFGBError(
-                f"there is no algorithm {algorithm!r}; a method is one of {', '.join(ALGORITHMS)}, or such as ffgb:mlp"
+                f"there is no algorithm {algorithm!r}; a method is one of {', '.join(ALGORITHMS)}, or such as ffgb:mlp "
+                "or package.module:Name of your own"
             )
         return Method(
             algorithm, learner or ("mlp" if issubclass(algorithm_class(algorithm), Parametric) else "features")

@@ -51,6 +51,7 @@ def test_the_bounds_are_reached() -> None:
     assert np.linalg.norm(loss.gradient(np.full((1, 3), 9.0), np.zeros((1, 3)))) == pytest.approx(loss.bound)
     assert math.isfinite(loss.bound)
     assert loss.entry_bound == 0.5
+    assert loss.curvature(np.zeros((1, 3)), np.zeros((1, 3))).max() == loss.smoothness
 
 
 @EACH

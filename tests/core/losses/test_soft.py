@@ -46,6 +46,16 @@ def test_bounds_hold_and_the_loss_is_convex(loss: Soft, seed: int, scale: float)
 
 
 @EACH
+def test_the_bound_is_reached(loss: Soft) -> None:
+    """Certain of one class, and wrong: the gradient is e_k − e_y, or 1 where there is one output."""
+    f = np.full((1, loss.outputs), -50.0)
+    f[0, 0] = 50.0
+    y = np.zeros((1, loss.outputs))
+    y[0, 1:2] = 1.0
+    assert np.linalg.norm(loss.gradient(f, y)) == pytest.approx(loss.bound)
+
+
+@EACH
 def test_curvature_equals_second_differences(loss: Soft) -> None:
     checks.curvature_equals_second_differences(loss, *sample(loss))
 

@@ -47,6 +47,14 @@ def test_bounds_hold_and_the_loss_is_convex(loss: Square, seed: int, scale: floa
 
 
 @EACH
+def test_the_smoothness_is_reached(loss: Square) -> None:
+    """Default steps are its inverse: a bound that is too large would make them too short."""
+    f = np.ones((1, loss.outputs))
+    change = loss.gradient(2.0 * f, f) - loss.gradient(f, f)
+    assert np.linalg.norm(change) == pytest.approx(loss.smoothness * np.linalg.norm(f))
+
+
+@EACH
 def test_curvature_equals_second_differences(loss: Square) -> None:
     checks.curvature_equals_second_differences(loss, *sample(loss))
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Notes
+from ffgb.algorithms import Functional, Length, Notes
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.core.functions import Family, Function, OnPoints
+from ffgb.core.functions import Family, OnPoints
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.oracles import Answer, Oracle
@@ -32,7 +32,7 @@ from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.training import federate
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import config_of, curve, run
 
@@ -73,7 +73,7 @@ class Keeping(Oracle):
 @register
 @final
 @dataclass(frozen=True)
-class Kept(Algorithm):
+class Kept(Functional):
     """FFGB with a residual that is kept from round to round."""
 
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = FFGB.totals
@@ -87,7 +87,9 @@ class Kept(Algorithm):
     def mu(self) -> float:  # type: ignore[override]
         return self.inner.mu
 
-    search = False
+    @property
+    def length(self) -> Length:  # type: ignore[override]
+        return self.inner.length
 
     def oracle(self, family: Family, points: Points, geometry: Geometry | None, rng: np.random.Generator) -> Oracle:
         return Keeping(self.inner.oracle(family, points, geometry, rng))
@@ -101,9 +103,6 @@ class Kept(Algorithm):
 
     def eta(self, k: int, t: int) -> float:
         return self.inner.eta(k, t)
-
-    def project(self, f: Function) -> Function:
-        return f
 
 
 def kept(*, config: Mapping[str, Any], unit: int) -> dict[str, Any]:

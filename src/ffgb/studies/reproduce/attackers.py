@@ -24,7 +24,7 @@ from ffgb.runs.config import load_data
 from ffgb.runs.holdings import make_holdings, make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import make_loss
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import config_of, mean_spread
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ffgb.runs.directory import Run
 from ffgb.runs.postprocess import distill_run, reweight_run
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import curve, go_on
 

@@ -24,7 +24,7 @@ from typing import Any, TypedDict, final
 
 from ffgb.data import available, load
 from ffgb.protocol.costs import UNITS
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.runs import MARKS, mean_spread, run, tuned, within
 
 CLIENTS, BUDGET = 56, 2000

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ffgb.protocol.costs import UNITS
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import cell, check, curves_of, draw
 from ffgb.studies.reproduce.runs import within
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ffgb.protocol.codec import PRECISIONS
-from ffgb.studies.reproduce import Experiment, Recall, Results
+from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import go_on, mean_spread
 

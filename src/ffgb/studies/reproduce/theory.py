@@ -27,7 +27,7 @@ from ffgb.federation.participants import sample
 from ffgb.learners.finite import Finite, Indicators
 from ffgb.learners.linear import Linear
 from ffgb.runs.training import federate
-from ffgb.studies.reproduce import Experiment, Recall
+from ffgb.studies.reproduce.experiment import Experiment, Recall
 from ffgb.studies.theory import (
     ExactGamma,
     minimiser,

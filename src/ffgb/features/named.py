@@ -1,0 +1,81 @@
+"""Maps by name: what a file of this package says so that `--map` offers its maps.
+
+A module has a tuple `MAPS` of those that it offers (features/catalogue.py collects them).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, final
+
+from ffgb.core.maps import FeatureMap
+from ffgb.core.moments import moments_of
+from ffgb.core.questions import Ask
+from ffgb.core.statistics import Moments
+from ffgb.features.basic import Flatten, Standardize
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True)
+class Space:
+    """Where the points live, as everyone knows before training."""
+
+    shape: tuple[int, ...]
+    image: bool
+    columns: tuple[str, ...]
+    points: int
+    """Of all clients together."""
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of a point."""
+        return math.prod(self.shape)
+
+
+class Making:
+    """What a map is made from: totals that are asked for, the space, and a seed.  Nothing is asked for twice."""
+
+    def __init__(self, ask: Ask, space: Space, seed: int) -> None:
+        self.ask, self.space, self.seed = ask, space, seed
+        self._found: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], T]) -> T:
+        """The result of `make`, computed the first time that this key is named."""
+        if key not in self._found:
+            self._found[key] = make()
+        found: T = self._found[key]
+        return found
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the inputs, over all clients' rows."""
+        return moments_of(self.ask, Flatten(self.space.inputs))
+
+    @property
+    def scaled(self) -> FeatureMap:
+        """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
+        flat = Flatten(self.space.inputs)
+        return flat if self.space.image else Standardize.by(self.moments, flat)
+
+
+@final
+@dataclass(frozen=True)
+class NamedMap:
+    """A map that the command line offers."""
+
+    name: str
+    make: Callable[[Making, int], FeatureMap]
+    """From what is known, and a number of features."""
+    size: int = 0
+    """The number of features if no one gives one; 0: the map has its own."""
+    smooth: bool = False
+    """It has no jumps, so that FFGB.L can use it."""
+    tied: bool = False
+    """Its features come in groups of one kind: their Gram is tied, and alone they are standardised."""
+    weight: Callable[[Space], float] = lambda space: 1.0
+    """A factor for its features when they stand beside others."""

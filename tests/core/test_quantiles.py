@@ -1,0 +1,79 @@
+"""Quantiles of the targets, by counts below edges: those of all clients' rows together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffgb.core.points import Points
+from ffgb.core.quantiles import EDGES, REFINEMENTS, BelowEdges, quantile_of_targets
+from ffgb.core.questions import Here, Question
+from ffgb.errors import FFGBError
+from tests.features.clients import Log, among
+
+Array = np.ndarray
+
+
+def clients(parts: list[Array]) -> list[Points]:
+    return [Points(i, np.zeros((len(y), 1), np.float32), y) for i, y in enumerate(parts)]
+
+
+def quantile(parts: list[Array], level: float, log: Log | None = None) -> Array:
+    y = np.concatenate(parts).reshape(sum(map(len, parts)), -1)
+    return quantile_of_targets(among(clients(parts), log), level, y.mean(axis=0), y.std(axis=0))
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.98), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_it_is_numpys_quantile_of_all_rows(seed: int, level: float, count: int) -> None:
+    """Between the two rows at the level, by numpy's two one-sided rules, up to the width of the last edges."""
+    rng = np.random.default_rng(seed)
+    y = np.exp(rng.standard_normal((60, 2))) * [1.0, 1e4] + [0.0, 3e5]
+    found = quantile(np.array_split(y, count), level)
+    width = 200.0 * y.std(axis=0) / (EDGES - 1) ** REFINEMENTS
+    below, above = (np.quantile(y, level, axis=0, method=rule) for rule in ("inverted_cdf", "higher"))
+    assert (found >= below - width).all()
+    assert (found <= np.maximum(above, below) + width).all()
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.01, 1.0), (0.25, 1.0), (0.5, 2.0), (0.75, 3.0), (0.99, 10.0)])
+def test_by_hand(level: float, expected: float) -> None:
+    """The least value with at least this share of the rows at or below it."""
+    log: Log = []
+    found = quantile([np.array([1.0, 10.0]), np.array([3.0, 2.0])], level, log)
+    assert found == pytest.approx([expected], abs=1e-3)
+    assert [type(question) for question, _ in log] == [BelowEdges] * REFINEMENTS
+
+
+def test_a_value_far_beyond_the_deviations_is_at_an_end() -> None:
+    y = np.concatenate([np.zeros(10**5), [1e9]])
+    for level in (1e-4, 0.5):
+        assert quantile([y], level) == pytest.approx([0.0], abs=1e3)
+    assert np.isfinite(quantile([y], 1.0 - 1e-7)).all()
+    # and where every edge is below the level, or none is
+    for share, sign in ((0.0, 1.0), (1.0, -1.0)):
+        asked: list[Array] = []
+
+        def ask(question: Question, share: float = share, asked: list[Array] = asked) -> Array:
+            assert isinstance(question, BelowEdges)
+            asked.append(question.edges)
+            return np.full(question.edges.shape, share)
+
+        end = quantile_of_targets(ask, 0.5, np.zeros(1), np.ones(1))
+        assert end == pytest.approx(sign * np.abs(asked[0]).max(), rel=1e-3)
+
+
+def test_rows_count_as_much_as_they_weigh() -> None:
+    y, question = np.array([1.0, 2.0, 3.0]), BelowEdges(np.array([[0.0, 1.0, 2.5, 3.0]]))
+    points = Points(0, np.zeros((3, 1), np.float32), y, np.array([1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(question.part(Here(points, 1.0 / points.weight))["below"], [[0.0, 0.25, 0.5, 1.0]])
+
+
+@pytest.mark.parametrize("below", [[-0.1, 0.5, 1.0], [0.5, 0.4, 1.0], [0.1, 0.5, 1.1]])
+def test_shares_that_cannot_be_are_refused(below: list[float]) -> None:
+    question = BelowEdges(np.array([[0.0, 1.0, 2.0]]))
+    question.check({"below": np.array([[0.0, 0.5, 1.0]])}, 10)
+    with pytest.raises(FFGBError, match="shares of rows below some edges are none"):
+        question.check({"below": np.array([below])}, 10)
