@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
-from ffgb.core.histograms import ClassOrders, ClassSums, GradientOrders, HistogramsOf, Units
+from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
 from ffgb.core.losses import CrossEntropy, Loss
 from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
@@ -98,8 +98,9 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "CategoryCounts": lambda: CategoryCounts(np.arange(4, dtype=np.int32), np.array([0, 0, 1, 1], np.int32)),
     "TargetOrders": lambda: TargetOrders(np.full(1, 0.25)),
     "TargetSums": lambda: TargetSums(np.full(1, 0.25), np.full((3, 1), 2.0**-30)),
-    "ClassOrders": ClassOrders,
-    "ClassSums": lambda: ClassSums(3, 2.0**-30),
+    "RowCounts": lambda: RowCounts(3),
+    "WeightOrders": WeightOrders,
+    "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
 }
@@ -112,9 +113,9 @@ OF_CLIENTS = {"MagnitudeOf"}
 OF_ROWS = {"Histogram", "KeyCounts", "CategoryCounts"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "ClassOrders", "GradientOrders", "HistogramsOf"}
+OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassSums"}
+NO_MEANS = {"TargetSums", "ClassWeights"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))

@@ -18,7 +18,7 @@ from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
 from ffgb.algorithms.ffgb_shared import fit
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
-from ffgb.core.histograms import ClassSums, GradientOrders, Histograms, HistogramsOf, Units
+from ffgb.core.histograms import GradientOrders, Histograms, HistogramsOf, RowCounts, Units, weights_of_classes
 from ffgb.core.losses import Loss
 from ffgb.core.losses.square import Square
 from ffgb.core.questions import Ask
@@ -50,11 +50,13 @@ class TreesShared(Totals):
     """Columns whose values must not go down ("age+") or up ("age-")."""
     bits: Literal[32, 64] | None = None
     """Of the sums; None: as few as are fine enough."""
-    weighted: bool = False
-    """Rows have weights."""
     seed: int = 0
     start_values: tuple[float, ...] = ()
     """f^0, a constant."""
+    rows: int = 0
+    """Of all clients, when they were counted."""
+    weighted: bool = False
+    """Some of them have weights."""
     mu: float = 0.0
 
     @classmethod
@@ -68,7 +70,6 @@ class TreesShared(Totals):
             config.leaf_ridge,
             by_level=config.growth == "level",
         )
-        weighted = config.weights is not None or config.exposure is not None
         return cls(
             config.tree_rate,
             config.trees_a_round,
@@ -76,7 +77,6 @@ class TreesShared(Totals):
             growth,
             tuple(config.monotone),
             None,
-            weighted,
             config.seed,
         )
 
@@ -88,12 +88,15 @@ class TreesShared(Totals):
         if not isinstance(family, BoostedTrees):
             raise FFGBError(f"histograms are of binned columns; use {option('learner', BoostedTrees.name)}")
         _signs(self.monotone, family)
-        if not loss.classification:
-            return self
-        shares = ClassSums.shares(ask, loss.outputs, weighted=self.weighted)
-        start = np.log(shares)
+        classes = max(loss.outputs, 2) if loss.classification else 0
+        rows, weighted = ask(RowCounts(classes))
+        known = replace(self, rows=int(rows.sum()), weighted=weighted > 0)
+        if not classes:
+            return known
+        weights = weights_of_classes(ask, classes) if weighted else rows
+        start = np.log(np.maximum(weights, 0.5 * weights.sum() / rows.sum()))  # half a row of a class that no one has
         start = start[1:] - start[0] if loss.outputs == 1 else start - start.mean()
-        return replace(self, start_values=tuple(rounded(start).tolist()))
+        return replace(known, start_values=tuple(rounded(start).tolist()))
 
     def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
         if begins is not None or not self.start_values:
@@ -105,7 +108,7 @@ class TreesShared(Totals):
     ) -> Step:
         """Gradient, trees, step."""
         family = cast(BoostedTrees, f.family)
-        units = self._units(loss, family.features.rows, ask)
+        units = self._units(loss, ask)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
         columns = self._columns(t, len(outputs), family.features.dimension)
         while True:
@@ -114,35 +117,43 @@ class TreesShared(Totals):
             if who == tuple(ask.present):  # else someone has left, whose rows are in some of the sums
                 break
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
-        return Step(h, 1.0, 1.0, False, self._measured(trees, square, family.features.rows))
+        return Step(h, 1.0, 1.0, False, self._measured(trees, square))
 
-    def _units(self, loss: Loss, rows: int, ask: AskInRound) -> Units:
+    def _units(self, loss: Loss, ask: AskInRound) -> Units:
         """What gradients are counted in: by the bounds of the loss, or by how large they are."""
         flat = isinstance(loss, Square) and not self.weighted
-        known = None if self.weighted else Units.bounded(loss, rows, self.bits, flat=flat)
+        known = None if self.weighted else Units.bounded(loss, self.rows, self.bits, flat=flat)
         if known is not None:
             return known
         gradient, hessian = ask(GradientOrders(loss.outputs))
-        return Units.of(gradient, hessian, rows, self.bits, flat=flat)
+        return Units.of(gradient, hessian, self.rows, self.bits, flat=flat)
 
     def _columns(self, t: int, trees: int, columns: int) -> Array:
         """The columns that each tree may split, (trees, k)."""
         some = max(1, round(self.share * columns))
         if some == columns:
             return np.tile(np.arange(columns, dtype=np.int32), (trees, 1))
-        draws = [stream(self.seed, "columns", t, k).choice(columns, some, replace=False) for k in range(trees)]
-        return np.sort(np.array(draws, np.int32), axis=1)
+        rng, deck = stream(self.seed, "columns", t), list[int]()
+        dealt = np.zeros((trees, some), np.int32)
+        for hand in dealt:
+            # as from a deck of cards, so that no column comes twice before all have come
+            mine: list[int] = []
+            while len(mine) < some:
+                if not deck:
+                    deck = [c for c in rng.permutation(columns).tolist() if c not in mine]
+                mine.append(deck.pop())
+            hand[:] = sorted(mine)
+        return dealt
 
     def _finders(self, columns: Array, family: BoostedTrees) -> list[Finder]:
         signs = _signs(self.monotone, family)
         return [Finder(some, family.layout, self.growth, signs) for some in columns]
 
-    def _measured(self, trees: Sequence[Grown], square: Array, rows: int) -> Mapping[str, float | None]:
+    def _measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
         """γ of the trees' mean is at least the mean of the trees' γ, for norms are convex; a tree an output each."""
         if self.weighted:
             return {"gamma": None, "explained": None, "noise": None}
-        outputs = len(square)
-        found = []
+        outputs, rows, found = len(square), self.rows, []
         for k in range(self.side_by_side):
             some = trees[k * outputs : (k + 1) * outputs]
             inner = -sum(float(tree.values[tree.leaves] @ tree.sums[tree.leaves, GRADIENT]) for tree in some)

@@ -101,7 +101,35 @@ class GradientOrders(RoundQuestion):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ClassOrders(Question):
+class RowCounts(Question):
+    """How many rows there are, of each class if there are classes, and how many have a weight other than 1."""
+
+    what: ClassVar[str] = "numbers of rows"
+    classes: int
+    """0: targets are numbers."""
+
+    @property
+    def sums(self) -> Mapping[str, Sum]:
+        return {"rows": counted((max(self.classes, 1),)), "weighted": counted((1,))}
+
+    def part(self, here: Here) -> Tensors:
+        points = here.points
+        rows = np.bincount(points.y, minlength=self.classes) if self.classes else np.full(1, len(points))
+        weighted = 0.0 if points.weights is None else float((points.weights != 1.0).sum())
+        return {"rows": rows.astype(np.float64), "weighted": np.full(1, weighted)}
+
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        check_counts(own["rows"], rows)
+        if not 0 <= own["weighted"][0] <= rows:
+            raise FFGBError(f"it counts {own['weighted'][0]:g} rows with weights, and has {rows}")
+
+    def total(self, sums: Tensors) -> tuple[Array, float]:
+        return sums["rows"], float(sums["weighted"][0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightOrders(Question):
     """How many rows have a weight of each order of magnitude."""
 
     what: ClassVar[str] = "orders of magnitude of weights"
@@ -122,10 +150,10 @@ class ClassOrders(Question):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ClassSums(Question):
+class ClassWeights(Question):
     """The weight of all rows of each class."""
 
-    what: ClassVar[str] = "rows of each class"
+    what: ClassVar[str] = "weights of the classes"
     classes: int
     unit: float
 
@@ -142,15 +170,14 @@ class ClassSums(Question):
             raise FFGBError("its rows of a class have a negative weight")
 
     def total(self, sums: Tensors) -> Array:
-        return sums["weights"]
+        weights: Array = sums["weights"] * self.unit
+        return weights
 
-    @staticmethod
-    def shares(ask: Ask, outputs: int, *, weighted: bool) -> Array:
-        """Of each class among all rows; a class without rows has half a row."""
-        unit = unit_for(ask(ClassOrders()), EXACT / 4, EXACT) if weighted else 1.0
-        sums: Array = np.maximum(ask(ClassSums(max(outputs, 2), unit)), 0.5)
-        shares: Array = sums / sums.sum()
-        return shares
+
+def weights_of_classes(ask: Ask, classes: int) -> Array:
+    """Of all rows of each class, the same bits over any split of the rows."""
+    found: Array = ask(ClassWeights(classes, unit_for(ask(WeightOrders()), EXACT / 4, EXACT)))
+    return found
 
 
 class Histograms(NamedTuple):

@@ -26,9 +26,6 @@ from ffgb.core.types import Array
 GRADIENT, HESSIAN, ROWS = 0, 1, 2
 """The three sums of a cell."""
 
-SMOOTHING = 10.0
-"""Hessian that is added to each category's when categories are sorted by G/H: few rows say little."""
-
 AT_ONCE = 2**21
 """Cells of padded histograms that are looked at together."""
 
@@ -47,7 +44,9 @@ class Growth:
     ridge: float = 1.0
     """λ."""
     category_ridge: float = 10.0
-    """What is added to λ where a split by categories is judged: their order was chosen by the same sums."""
+    """What is added to λ where a split by a set of categories is judged: the set was chosen by the same sums."""
+    smoothing: float = 100.0
+    """What is added to each category's Hessians when categories are sorted by G/H: few rows say little."""
     by_level: bool = False
     """Level by level, the largest gains first, until there are `leaves`; otherwise best first."""
 
@@ -101,6 +100,7 @@ class Finder:
         padded = np.concatenate([histograms, np.zeros((nodes, 3, 1))], axis=2)
         for places, which, look in (
             (self._bins, self.numeric, self._ordered),
+            (self._categories, self.categorical, self._single),
             (self._categories, self.categorical, self._sorted),
         ):
             some = max(1, AT_ONCE // max(1, nodes * places.shape[1]))
@@ -126,13 +126,23 @@ class Finder:
                 cells[-1] = bool(side) if gone[i, ROWS, k] > 0 else inside >= rest
             _take(found, i, gain[i, side, k, b], column, cells, left[i, :, side, k, b])
 
+    def _single(self, some: slice, padded: Array, sums: Array, low: Array, high: Array, found: Found) -> None:
+        """One category against all others."""
+        left = padded[:, :, self._categories[some]]  # (nodes, 3, columns, categories)
+        gain = self._gain(left[:, :, None], sums, low, high, self.growth.ridge, np.zeros((left.shape[2], 1)))[:, 0]
+        best = gain.reshape(len(gain), -1).argmax(axis=1)
+        for i, (k, b) in enumerate(zip(*np.unravel_index(best, gain.shape[1:]), strict=True)):
+            if gain[i, k, b] > found.gain[i]:
+                column = int(self.categorical[some][k])
+                self._take_set(found, i, gain[i, k, b], column, left[i, :, k, b], sums[i], left[i, ROWS, k] > 0, [b])
+
     def _sorted(self, some: slice, padded: Array, sums: Array, low: Array, high: Array, found: Found) -> None:
         """Sets of categories: the first of them in the order of G/H.  For a convex loss the best set is among these
         (Fisher, "On grouping for maximum homogeneity", Journal of the American Statistical Association 53, 1958)."""
         places = self._categories[some]
         values = padded[:, :, places]  # (nodes, 3, columns, categories)
         there = values[:, ROWS] > 0
-        ratio = np.where(there, values[:, GRADIENT] / (values[:, HESSIAN] + SMOOTHING), np.inf)
+        ratio = np.where(there, values[:, GRADIENT] / (values[:, HESSIAN] + self.growth.smoothing), np.inf)
         order = np.argsort(ratio, axis=2, kind="stable")
         left = np.cumsum(np.take_along_axis(values, order[:, None], axis=3), axis=3)
         ridge = self.growth.ridge + self.growth.category_ridge
@@ -141,12 +151,24 @@ class Finder:
         for i, (k, b) in enumerate(zip(*np.unravel_index(best, gain.shape[1:]), strict=True)):
             if not gain[i, k, b] > found.gain[i]:
                 continue
-            column = int(self.categorical[some][k])
-            cells = np.zeros(self.cells[column], bool)
-            # categories that no row of the node has go with more of its rows
-            cells[:] = ~there[i, k, : len(cells)] & (2.0 * left[i, ROWS, k, b] >= sums[i, ROWS])
-            cells[order[i, k, : b + 1]] = True
-            _take(found, i, gain[i, k, b], column, cells, left[i, :, k, b])
+            column, inside = int(self.categorical[some][k]), order[i, k, : b + 1]
+            self._take_set(found, i, gain[i, k, b], column, left[i, :, k, b], sums[i], there[i, k], inside)
+
+    def _take_set(
+        self,
+        found: Found,
+        i: int,
+        gain: float,
+        column: int,
+        left: Array,
+        sums: Array,
+        there: Array,
+        inside: Array | list[int],
+    ) -> None:
+        """A set of categories; those that no row of the node has go with more of its rows."""
+        cells = ~there[: self.cells[column]] & (2.0 * left[ROWS] >= sums[ROWS])
+        cells[inside] = True
+        _take(found, i, gain, column, cells, left)
 
     def _gain(self, left: Array, sums: Array, low: Array, high: Array, ridge: float, monotone: Array) -> Array:
         """What each split gains, 0 where a child would be too small: left sums are (nodes, 3, …)."""

@@ -173,11 +173,9 @@ class Bins(FeatureMap):
     """(C,), bool."""
     otherwise: Array
     """The cell of what is missing, or unknown: (C,), uint8."""
-    rows: int
-    """Of all clients, when values were counted."""
 
     @staticmethod
-    def of(columns: Sequence[Column], rows: int) -> Bins:
+    def of(columns: Sequence[Column]) -> Bins:
         def ends(sizes: list[int]) -> Array:
             return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
@@ -193,7 +191,6 @@ class Bins(FeatureMap):
             np.array([c.missing for c in columns], bool),
             np.array([c.categorical for c in columns], bool),
             np.array([c.otherwise for c in columns], np.uint8),
-            rows,
         )
 
     def __post_init__(self) -> None:
@@ -250,7 +247,7 @@ def bins_of(ask: Ask, names: Sequence[str], inputs: int, most: int, least: int) 
     for group in groups:
         found[group.columns[0]] = _of_categories(group, rows, most, least)
     columns = [found[j] for j in sorted(found) if found[j].bins + found[j].missing > 1]
-    return Bins.of(columns, int(rows))
+    return Bins.of(columns)
 
 
 class Group(NamedTuple):
