@@ -30,6 +30,9 @@ from ffgb.errors import FFGBError, SettingError, option
 from ffgb.learners.boosted_trees import BoostedTrees, least_rows, rounded
 from ffgb.settings import LEARNER, METHOD, Setting, Values
 
+SHARE, LEAST_COLUMNS = 0.3, 4
+"""Of a tree's columns, if no one says."""
+
 
 @final
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class TreesShared(Totals):
     """Trees of a round, for each output."""
     share: float = 1.0
     """Of the columns, drawn anew for each tree."""
+    least_columns: int = 1
+    """Of a tree, if there are so many."""
     growth: Growth = Growth()  # noqa: RUF009
     monotone: tuple[str, ...] = ()
     """Columns whose values must not go down ("age+") or up ("age-")."""
@@ -73,7 +78,8 @@ class TreesShared(Totals):
         return cls(
             config.tree_rate,
             config.trees_a_round,
-            config.column_share,
+            SHARE if config.column_share is None else config.column_share,
+            LEAST_COLUMNS if config.column_share is None else 1,
             growth,
             tuple(config.monotone),
             None,
@@ -110,7 +116,7 @@ class TreesShared(Totals):
         family = cast(BoostedTrees, f.family)
         units = self._units(loss, ask)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
-        columns = self._columns(t, len(outputs), family.features.dimension)
+        columns = self._columns(t, len(outputs), family.layout.usable)
         while True:
             who = tuple(ask.present)
             trees, square = grow_trees(ask, family, self.growth, self._finders(columns, family), units, outputs)
@@ -128,11 +134,11 @@ class TreesShared(Totals):
         gradient, hessian = ask(GradientOrders(loss.outputs))
         return Units.of(gradient, hessian, self.rows, self.bits, flat=flat)
 
-    def _columns(self, t: int, trees: int, columns: int) -> Array:
+    def _columns(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
-        some = max(1, round(self.share * columns))
-        if some == columns:
-            return np.tile(np.arange(columns, dtype=np.int32), (trees, 1))
+        some = min(len(usable), max(1, round(self.share * len(usable)), self.least_columns))
+        if some == len(usable):
+            return np.tile(usable.astype(np.int32), (trees, 1))
         rng, deck = stream(self.seed, "columns", t), list[int]()
         dealt = np.zeros((trees, some), np.int32)
         for hand in dealt:
@@ -140,7 +146,7 @@ class TreesShared(Totals):
             mine: list[int] = []
             while len(mine) < some:
                 if not deck:
-                    deck = [c for c in rng.permutation(columns).tolist() if c not in mine]
+                    deck = [c for c in rng.permutation(usable).tolist() if c not in mine]
                 mine.append(deck.pop())
             hand[:] = sorted(mine)
         return dealt
@@ -228,17 +234,17 @@ SETTINGS = (
         "whole",
         "Trees that grow side by side in a round, and are averaged (trees).",
         METHOD,
-        4,
+        5,
         least=1,
         when="More trees side by side need fewer rounds, and so fewer exchanges; 1 is boosting as everywhere.",
     ),
-    Setting("tree_rate", "number", "Learning rate (trees).", METHOD, 0.4, above=0.0, most=1.0),
+    Setting("tree_rate", "number", "Learning rate (trees).", METHOD, 0.8, above=0.0, most=1.0),
     Setting(
         "column_share",
         "number",
         "Share of the columns that a tree may split, drawn for each (trees).",
         LEARNER,
-        0.5,
+        unset=f"{SHARE}, but at least {LEAST_COLUMNS} columns",
         above=0.0,
         most=1.0,
     ),

@@ -41,6 +41,11 @@ class Layout:
         return cells
 
     @property
+    def usable(self) -> Array:
+        """The columns that can be split at all."""
+        return np.flatnonzero(self.cells > 1)
+
+    @property
     def width(self) -> int:
         """Bytes that hold a set of any column's cells."""
         return (int(self.cells.max(initial=1)) + 7) // 8
@@ -56,7 +61,7 @@ class Splits:
     column: Array
     """(S,), int32."""
     left: Array
-    """The cells that go left, a bit each, (S, bytes), uint8."""
+    """The cells that go left, a bit each, (S, bytes), int8."""
 
     def __len__(self) -> int:
         return len(self.node)
@@ -67,7 +72,7 @@ class Splits:
     @cached_property
     def goes_left(self) -> Array:
         """The same as a table, (S, cells), bool."""
-        return np.unpackbits(self.left, axis=1, bitorder="little").astype(bool)
+        return np.unpackbits(self.left.view(np.uint8), axis=1, bitorder="little").astype(bool)
 
     @cached_property
     def of_node(self) -> Array:
@@ -95,7 +100,7 @@ class Splits:
         sets = np.zeros((len(nodes), 8 * width), bool)
         for s, cells in enumerate(left):
             sets[s, : len(cells)] = cells
-        packed = np.packbits(sets, axis=1, bitorder="little").reshape(len(nodes), width)
+        packed = np.packbits(sets, axis=1, bitorder="little").reshape(len(nodes), width).view(np.int8)
         return Splits(np.array(nodes, np.int32), np.array(columns, np.int32), packed)
 
     def padded(self, length: int) -> Splits:
@@ -104,7 +109,7 @@ class Splits:
         return Splits(
             np.concatenate([self.node, np.full(more, -1, np.int32)]),
             np.concatenate([self.column, np.zeros(more, np.int32)]),
-            np.concatenate([self.left, np.zeros((more, self.left.shape[1]), np.uint8)]),
+            np.concatenate([self.left, np.zeros((more, self.left.shape[1]), np.int8)]),
         )
 
 

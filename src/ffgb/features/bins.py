@@ -172,7 +172,7 @@ class Bins(FeatureMap):
     categorical: Array
     """(C,), bool."""
     otherwise: Array
-    """The cell of what is missing, or unknown: (C,), uint8."""
+    """The cell of what is missing, or unknown: (C,), int16."""
 
     @staticmethod
     def of(columns: Sequence[Column]) -> Bins:
@@ -190,7 +190,7 @@ class Bins(FeatureMap):
             np.array([c.bins for c in columns], np.int16),
             np.array([c.missing for c in columns], bool),
             np.array([c.categorical for c in columns], bool),
-            np.array([c.otherwise for c in columns], np.uint8),
+            np.array([c.otherwise for c in columns], np.int16),
         )
 
     def __post_init__(self) -> None:
@@ -246,8 +246,7 @@ def bins_of(ask: Ask, names: Sequence[str], inputs: int, most: int, least: int) 
             found[int(j)] = _of_numbers(known[j], int(j), int(f), counted, most, least)
     for group in groups:
         found[group.columns[0]] = _of_categories(group, rows, most, least)
-    columns = [found[j] for j in sorted(found) if found[j].bins + found[j].missing > 1]
-    return Bins.of(columns)
+    return Bins.of([found[j] for j in sorted(found)])
 
 
 class Group(NamedTuple):
@@ -342,7 +341,7 @@ def _of_numbers(name: str, column: int, flag: int, counted: Counted, most: int, 
     low, high = values(at[first[chosen]]), values(at[last[chosen]])
     cuts = (0.5 * (low.astype(np.float64) + high)).astype(np.float32)
     missing = gone >= least
-    bins = len(cuts) + 1 if rows > 0 else 0
+    bins = len(cuts) + 1
     return Column(name, np.array([column]), flag if missing else -1, cuts, False, bins, missing, bins)
 
 

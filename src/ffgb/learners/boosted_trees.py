@@ -35,7 +35,9 @@ class BoostedTrees(OpenFamily):
     """Trees of so many leaves at most."""
 
     name: ClassVar[str] = "trees"
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 25, "local_steps": 1, "schedule": "constant"}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant",
+    }  # fmt: skip
 
     features: Bins
     outputs: int
@@ -45,7 +47,7 @@ class BoostedTrees(OpenFamily):
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
         bins = inputs.bins(config.bins, least_rows(config))
-        if not bins.dimension:
+        if not len(bins.layout.usable):
             raise FFGBError(
                 "no column can be divided into two bins with enough rows; use more rows, or a smaller "
                 f"{option('leaf_rows')}"
@@ -63,7 +65,7 @@ class BoostedTrees(OpenFamily):
         return {
             "node": ((splits,), "int32"),
             "column": ((splits,), "int32"),
-            "left": ((splits, self.layout.width), "uint8"),
+            "left": ((splits, self.layout.width), "int8"),
             "value": ((2 * splits + 1,), "float64"),
             "output": ((), "int32"),
         }
@@ -124,7 +126,7 @@ def least_rows(config: Values) -> int:
 
 
 SETTINGS = (
-    Setting("bins", "whole", "Bins of a column (trees).", LEARNER, 64, least=2, most=255),
+    Setting("bins", "whole", "Bins of a column, at most (trees).", LEARNER, 100, least=2, most=255),
     Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
     Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
     Setting("leaf_rows", "whole", "Rows of a leaf, all clients together, at least (trees).", LEARNER, 20, least=1),

@@ -192,6 +192,8 @@ def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: b
         m, clients = config.participation, config.clients
         rounds = min(100, math.ceil(10 * clients / m))
         suits |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
+    if not dataset.classes and "regression_rounds" in suits:
+        suits["rounds"] = suits["regression_rounds"]
     suits["step_size"] = _step_size(config, dataset, algorithm, suits)
     return suits
 
