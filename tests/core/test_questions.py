@@ -63,7 +63,7 @@ class Rows:
 
     def here(self, rows: Array, share: float, weights: Array | None = None, i: int = 0) -> Here:
         points = Points(i, self.x[rows], self.y[rows], weights)
-        return Here(points, share, self.loss, self.y[rows], self.f[rows], self.h[rows], TREES)
+        return Here(points, share, self.loss, self.y[rows], self.f[rows], self.h[rows], family=TREES)
 
 
 TREES = BoostedTrees(bins_of(ask_locally(Points(0, Rows.drawn(0).x, np.zeros(N))), (), 9, 4, 3), 3)
