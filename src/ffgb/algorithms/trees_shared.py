@@ -93,6 +93,11 @@ class TreesShared(Totals):
         """f^0 is the best constant: scaled targets have it at 0; of classes it is known by their shares."""
         if not isinstance(family, BoostedTrees):
             raise FFGBError(f"histograms are of binned columns; use {option('learner', BoostedTrees.name)}")
+        if not len(family.layout.usable):
+            raise FFGBError(
+                "no column can be divided into two bins with enough rows; use more rows, or a smaller "
+                f"{option('leaf_rows')}"
+            )
         _signs(self.monotone, family)
         classes = max(loss.outputs, 2) if loss.classification else 0
         rows, weighted = ask(RowCounts(classes))

@@ -17,7 +17,7 @@ from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
 from ffgb.core.splits import Layout, Splits, route
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError
 from ffgb.features.bins import Bins
 from ffgb.settings import LEARNER, Setting, Values
 
@@ -46,13 +46,7 @@ class BoostedTrees(OpenFamily):
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
-        bins = inputs.bins(config.bins, least_rows(config))
-        if not len(bins.layout.usable):
-            raise FFGBError(
-                "no column can be divided into two bins with enough rows; use more rows, or a smaller "
-                f"{option('leaf_rows')}"
-            )
-        return cls(bins, inputs.outputs, config.leaves)
+        return cls(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
 
     @property
     def layout(self) -> Layout:
