@@ -39,6 +39,10 @@ class AllRows:
         here = Here(self.points, 1.0 / N, self.loss, self.y, self.f.evaluate(z), h)
         return question.total(question.part(here))
 
+    @property
+    def present(self) -> list[int]:
+        return [0]
+
     def gradient_bound(self, of_loss: float) -> float:
         return of_loss
 

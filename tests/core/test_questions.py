@@ -12,20 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
+from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
 from ffgb.core.losses import CrossEntropy, Loss
 from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
 from ffgb.core.weighting import Weighting
 from ffgb.features.basic import Flatten
+from ffgb.features.bins import CategoryCounts, KeyCounts, bins_of
 from ffgb.features.patches import Grid, NearestSums, PatchMoments
 from ffgb.features.tables import Histogram
 from ffgb.federation.parts import means_of, own_part
+from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.learners.linear import Linear
 from ffgb.privacy.integers import add, from_integers, to_integers
 from ffgb.protocol.codec import Message
@@ -58,7 +63,20 @@ class Rows:
 
     def here(self, rows: Array, share: float, weights: Array | None = None, i: int = 0) -> Here:
         points = Points(i, self.x[rows], self.y[rows], weights)
-        return Here(points, share, self.loss, self.y[rows], self.f[rows], self.h[rows])
+        return Here(points, share, self.loss, self.y[rows], self.f[rows], self.h[rows], family=TREES)
+
+
+TREES = BoostedTrees(bins_of(ask_locally(Points(0, Rows.drawn(0).x, np.zeros(N))), (), 9, 4, 3), 3)
+UNITS = Units(np.full(3, 2.0**-20), np.full(3, 2.0**-20), 32)
+FIRST = Splits.of([0, 1], [2, 5], [np.array([True, False]), np.array([False, True, True])], 1)
+EDGES = np.sort(np.random.default_rng(1).integers(-(2**30), 2**30, (9, 6)), axis=1).astype(np.int32)
+
+
+def histograms() -> HistogramsOf:
+    """Two trees, the first of which has two splits."""
+    columns, asked = np.array([[0, 2, 8], [1, 2, 3]], np.int32), np.array([(0, 3), (0, 2), (1, 0)], np.int32)
+    cells = TREES.layout.cells.astype(np.int16)
+    return HistogramsOf(UNITS, cells, np.array([2, 0], np.int32), columns, np.zeros(2, np.int16), FIRST, asked, True)
 
 
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
@@ -76,6 +94,15 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
         GRID, np.full(9, 0.1), np.eye(9, dtype=np.float32), np.eye(4, 9, dtype=np.float32), 1, 0
     ),
     "Histogram": lambda: Histogram(np.sort(np.random.default_rng(1).standard_normal((9, 5)), axis=1).astype("float32")),
+    "KeyCounts": lambda: KeyCounts(np.arange(9, dtype=np.int32), np.full(9, -1, np.int32), EDGES),
+    "CategoryCounts": lambda: CategoryCounts(np.arange(4, dtype=np.int32), np.array([0, 0, 1, 1], np.int32)),
+    "TargetOrders": lambda: TargetOrders(np.full(1, 0.25)),
+    "TargetSums": lambda: TargetSums(np.full(1, 0.25), np.full((3, 1), 2.0**-30)),
+    "RowCounts": lambda: RowCounts(3),
+    "WeightOrders": WeightOrders,
+    "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
+    "GradientOrders": lambda: GradientOrders(3),
+    "HistogramsOf": histograms,
 }
 """Of each kind one that these rows can answer."""
 
@@ -85,8 +112,13 @@ OF_PAIRS = {"SteepnessOf"}
 """A client looks at pairs of its own rows: these are no sums over rows, and two equal rows are a pair."""
 OF_CLIENTS = {"MagnitudeOf"}
 """Clients are counted, not rows: what comes of it is a bound, the same however rows are split."""
-OF_ROWS = {"Histogram"}
+OF_ROWS = {"Histogram", "KeyCounts", "CategoryCounts"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
+
+OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}
+"""Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
+NO_MEANS = {"TargetSums", "ClassWeights"}
+"""Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))
 sums_of_rows = pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS))
@@ -157,12 +189,13 @@ def test_an_honest_part_passes_however_little_of_the_whole_it_is(
     assert question.size == sum(array.nbytes for array in sent.tensors.values())
 
 
-@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS))
+@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS - OF_BOTH))
 @given(seed=st.integers(0, 2**32 - 1), factor=st.sampled_from([1.0, 0.001, 1000.0]))
 @settings(max_examples=12, deadline=None)
 def test_a_row_of_weight_2_is_the_row_twice(kind: str, seed: int, factor: float) -> None:
     """And rows of no weight are none; a common factor does not matter."""
     question, rows = EXAMPLES[kind](), Rows.drawn(seed)
+    factor = 1.0 if kind in NO_MEANS else factor
     times = np.random.default_rng(seed).integers(0, 3, N)
     times[0] = 2
     weights, size = times * factor, float(times.sum())
@@ -180,6 +213,16 @@ def test_what_counts_rows_pairs_or_clients_takes_no_weights(kind: str) -> None:
     weighted = question.part(rows.here(np.arange(N), 1.0 / weights.sum(), weights))
     for name, array in question.part(rows.here(np.arange(N), 1.0 / N)).items():
         np.testing.assert_allclose(weighted[name], array)
+
+
+def test_a_histogram_counts_rows_and_weighs_their_gradients() -> None:
+    question, rows, times = histograms(), Rows.drawn(0), np.random.default_rng(0).integers(1, 4, N)
+    heavy = question.part(rows.here(np.arange(N), 1.0 / N, times.astype(np.float64)))
+    many = question.part(rows.here(np.repeat(np.arange(N), times), 1.0 / N))
+    plain = question.part(rows.here(np.arange(N), 1.0 / N))
+    for name in ("gradients", "hessians"):
+        np.testing.assert_allclose(heavy[name], many[name], atol=2.0 * N)  # each row is rounded
+    assert np.array_equal(heavy["rows"], plain["rows"])
 
 
 @every

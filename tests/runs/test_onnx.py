@@ -38,6 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "several maps": {"map": "steps+waves+trees+fourier"},
     "mlp": {"learner": "mlp", "oracle_steps": 20},
     "tree": {"learner": "tree"},
+    "boosted trees": {"learner": "trees", "leaf_rows": 5},
     "ffgb-c": {"algorithm": "ffgb-c", "learner": "mlp", "oracle_steps": 20},
     "ffgb-c, linear": {"algorithm": "ffgb-c", "learner": "linear"},
     "ffgb-c, tree": {"algorithm": "ffgb-c", "learner": "tree", "bound": 3.0},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
@@ -68,6 +68,9 @@ class Algorithm(ABC):
 
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
     """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
+
+    exact: ClassVar[bool] = False
+    """Targets are scaled by totals that have the same bits over any split of the rows (core/exact_sums.py)."""
 
     phases: ClassVar[int] = 1
     """Exchanges in a row that the same clients take part in."""
@@ -242,6 +245,11 @@ class AskInRound(Protocol):
 
     def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any: ...
 
+    @property
+    def present(self) -> Sequence[int]:
+        """The clients whose answers are in the last total."""
+        ...
+
     def gradient_bound(self, of_loss: float) -> float:
         """A bound on ‖∇ℓ(f^t)‖, given the loss's own; infinite if the geometry is not that of all who are asked."""
         ...
@@ -272,14 +280,17 @@ class Totals(Algorithm):
     geometries: ClassVar[tuple[str, ...]] = ("shared",)
     K: ClassVar[int] = 1  # type: ignore[misc]
 
+    in_geometry: ClassVar[bool] = True
+    """It solves in a geometry that clients have added up before training."""
+
     def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
-        if geometry is None:
+        if geometry is None and self.in_geometry:
             raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
         return geometry, None
 
     @abstractmethod
     def round(
-        self, t: int, f: Function, geometry: Geometry, loss: Loss, ask: AskInRound, *, stop: bool = False
+        self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
     ) -> Step:
         """One round, from f^t."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Whole
 from ffgb.algorithms.ffgb_shared import FFGBShared
+from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.functions import Family, OnPoints
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
@@ -23,6 +24,7 @@ from ffgb.core.points import Points
 from ffgb.core.schedules import Schedule, capped, make_schedule
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
+from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.settings import METHOD, Setting, Values
 
 
@@ -55,6 +57,8 @@ class FFGB(Functional):
     @classmethod
     def configured(cls, config: Values) -> Algorithm:
         """In a shared geometry one local step leaves the solve to the server; more need the geometry at clients."""
+        if config.learner == BoostedTrees.name:
+            return TreesShared.configured(config)
         schedule, search = make_schedule(config), config.schedule == "search"
         if config.geometry == "shared" and config.local_steps == 1:
             return FFGBShared(schedule, config.mu, search)

@@ -67,9 +67,10 @@ class FFGBShared(Totals):
         return self
 
     def round(
-        self, t: int, f: Function, geometry: Geometry, loss: Loss, ask: AskInRound, *, stop: bool = False
+        self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
     ) -> Step:
         """Gradient, oracle, step.  With `stop` the step is 0 when h would fit more noise than it finds to learn."""
+        assert geometry is not None
         most = ask.gradient_bound(loss.bound)
         phi: Gradient = ask(GradientOf(f.family, loss, SLACK * geometry.scale, most))
         w = geometry.solve(phi.covector)

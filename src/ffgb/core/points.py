@@ -21,6 +21,8 @@ class Points:
         """Without weights every row weighs 1."""
         self.i, self.x, self.y, self.weights = i, x, y, weights
         self._key, self._z = "", np.empty(0)
+        self.aside: object = None
+        """What a question has computed here, and the next one may use again: without it the same is computed anew."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -55,9 +57,9 @@ class Points:
 
     @property
     def cached(self) -> int:
-        """Bytes of the features that are kept."""
-        return self._z.nbytes
+        """Bytes of the features that are kept, and of what was computed from them."""
+        return self._z.nbytes + int(getattr(self.aside, "nbytes", 0))
 
     def forget(self) -> None:
-        """Give back the memory of the features."""
-        self._key, self._z = "", np.empty(0)
+        """Give back the memory of the features, and of what was computed from them."""
+        self._key, self._z, self.aside = "", np.empty(0), None

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 
+from ffgb.core.functions import Family
 from ffgb.core.losses import Loss
 from ffgb.core.outliers import far_apart
 from ffgb.core.points import Points
@@ -88,6 +89,8 @@ class Here:
     """The function that came with the question, at the points."""
     said: Any = None
     """What the client's site knows of its file, for questions before there are points (survey.py)."""
+    family: Family | None = None
+    """Where f^t lives."""
 
     def mean(self, values: Array) -> Array:
         """This client's share of the mean of values (n, ...) over all rows."""

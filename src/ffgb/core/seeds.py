@@ -19,6 +19,7 @@ _PURPOSES = (
     "start",
     "distill",
     "attack",
+    "columns",
 )
 
 

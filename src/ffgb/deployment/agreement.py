@@ -52,6 +52,9 @@ HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
 
+LEVELS: Mapping[str, int] = {"question HistogramsOf": 32}
+"""Questions that come several times in a round, once for each level of trees, and how often at most."""
+
 MEASURED: Mapping[tuple[str, str], int] = {
     ("Columns", "cuts"): EDGES,
     ("Steps", "most"): EDGES,
@@ -59,6 +62,11 @@ MEASURED: Mapping[tuple[str, str], int] = {
     **dict.fromkeys([("SketchOf", name) for name in ("centre", "deviation")], 2**20),
     **dict.fromkeys([(kind, name) for kind in ("MomentsOf", "MagnitudeOf") for name in ("centre", "bound")], 2**20),
     ("GradientOf", "scale"): 2**20,
+    ("Bins", "cuts"): 2**20,
+    ("Units", "bits"): 64,
+    ("TreesShared", "rows"): 2**40,
+    **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked")], 2**15),
+    **dict.fromkeys([("Splits", name) for name in ("node", "column", "left")], 2**15),
     ("Job", "at"): 2**20,
     ("Job", "seed"): 2**31,
     **dict.fromkeys([("Blocks", "mean"), ("Blocks", "factors"), ("Blocks", "sizes")], 2**40),
@@ -195,7 +203,7 @@ class Agreement:
         if question.kind == "question" and question.round < 0:
             name = what_leaves(question)
             return self.times(name) * (2 if name in AGAIN else 1)
-        return REPEATS * self.lessons
+        return REPEATS * self.lessons * LEVELS.get(what_leaves(question), 1)
 
     def covers(self, other: Agreement) -> bool:
         """Does agreeing to this include the other?"""

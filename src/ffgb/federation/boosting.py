@@ -18,7 +18,6 @@ def totals_round(ask: RoundAsk, *, stop: bool) -> Round:
     state, clients = ask.state, ask.clients
     algorithm, job = state.job.algorithm, state.job
     assert isinstance(algorithm, Totals)
-    assert state.geometry is not None
     step = algorithm.round(state.t, state.f, state.geometry, job.loss, ask, stop=stop)
     update = Update(state.t + 1, step.decay, step.h, step.length)
     if step.shown:
@@ -30,7 +29,7 @@ def totals_round(ask: RoundAsk, *, stop: bool) -> Round:
     else:
         sending = Take(state.form.sent(state, update), state.form.precision(job))
     delivered = ask.deliver(state, sending)
-    if step.shown or clients.m == clients.N:
+    if step.shown or clients.m == clients.N or not state.form.delivered_later:
         # else: who is sampled now and then is sent the newest f when it is sampled again
         state = delivered.state.told(delivered.came)
     if ask.complete and math.isfinite(step.gradient_bound):

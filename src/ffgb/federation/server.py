@@ -14,6 +14,7 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, Totals
 from ffgb.algorithms.ffgb_shared import spent
+from ffgb.core.exact_sums import exact_moments_of_targets
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
@@ -42,9 +43,12 @@ Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
 for."""
 
 
-def scaled_target(ask: Ask, loss: Loss) -> Target | None:
-    """How targets are scaled, so that f = 0 is a good constant to begin with."""
-    scaling = loss.scaling(moments_of_targets(ask, loss.outputs))
+def scaled_target(ask: Ask, loss: Loss, *, exact: bool = False) -> Target | None:
+    """How targets are scaled, so that f = 0 is a good constant to begin with.
+
+    `exact`: the same bits over any split of the rows.
+    """
+    scaling = loss.scaling((exact_moments_of_targets if exact else moments_of_targets)(ask, loss.outputs))
     if scaling is None:
         return None
     mean, scale = scaling
@@ -138,7 +142,8 @@ class Server:
         )
         try:
             with np.errstate(all="ignore"):  # totals are checked
-                target = scaled_target(ask, loss) if scale_target and f0 is None else target
+                if scale_target and f0 is None:
+                    target = scaled_target(ask, loss, exact=algorithm.exact)
                 family, geometry = learner(ask)
                 scaling = target or Target.unchanged(loss.outputs)
                 algorithm = algorithm.prepared(ask, family, loss, scaling.mean, scaling.scale)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 import ffgb.learners
 from ffgb.core.functions import Family
 from ffgb.core.maps import FeatureMap
+from ffgb.features.bins import Bins
 from ffgb.settings import Values
 
 
@@ -29,6 +30,8 @@ class Inputs:
     outputs: int
     scaled: Callable[[], FeatureMap]
     """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
+    bins: Callable[[int, int], Bins]
+    """The columns in so many bins at most, each with so many rows at least, by counts of all clients."""
 
 
 class Configured(Protocol):
@@ -60,6 +63,8 @@ def _found() -> dict[str, list[Any]]:
 
 FAMILIES: Mapping[str, list[Any]] = _found()
 """Classes by name; of several the one is taken that can do what the algorithm needs."""
+GROWN = tuple(name for name, kinds in FAMILIES.items() if any(hasattr(kind, "layout") for kind in kinds))
+"""Learners that are grown from totals (core/tree_growth.py)."""
 LEARNERS = (*CLOSED, *FAMILIES)
 
 

@@ -28,12 +28,15 @@ from ffgb.algorithms import Algorithm, Length
 from ffgb.algorithms.fedboost import Predictions
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
+from ffgb.core.histograms import Units
 from ffgb.core.losses import Loss
 from ffgb.core.maps import FeatureMap
 from ffgb.core.questions import Question
 from ffgb.core.schedules import Schedule
+from ffgb.core.splits import Splits
 from ffgb.core.statistics import Moments
 from ffgb.core.steepness import Steepness
+from ffgb.core.tree_growth import Growth
 from ffgb.core.types import Array
 from ffgb.core.weighting import Weighting
 from ffgb.errors import FFGBError
@@ -45,7 +48,7 @@ from ffgb.user_code import label_of, named_class
 
 BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
-PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Job, Beginning, Target)
+PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Job, Beginning, Target)
 """And these, which they are made of."""
 
 

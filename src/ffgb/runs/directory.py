@@ -314,7 +314,7 @@ class Run:
         return self.checkpoint / f"memory-{i:06d}-{since:06d}.safetensors"
 
     def _read_geometry(self, job: Job) -> Geometry | None:
-        if not isinstance(job.algorithm, Totals):
+        if not (isinstance(job.algorithm, Totals) and job.algorithm.in_geometry):
             return None
         message = self._read(self.checkpoint / "geometry.safetensors")
         geometry = build(message.values["recipe"], message.tensors)

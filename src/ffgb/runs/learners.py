@@ -19,6 +19,7 @@ from ffgb.core.questions import Ask, ask_locally
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
 from ffgb.features.basic import Standardize
+from ffgb.features.bins import Bins, bins_of
 from ffgb.features.catalogue import Maps
 from ffgb.federation.server import Learner
 from ffgb.hardware import available
@@ -76,14 +77,17 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
             geometry = share_geometry(ask, features, config.gram, ridge, rank=config.rank, seed=config.seed)
         return Linear(features, loss.outputs, ridge, sobolev_norm=config.sobolev_norm), geometry
 
-    def opened(ask: Ask) -> tuple[Family, Geometry | None]:
+    def opened(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
         if model is not None:
             return with_settings(model.family, fitted_by(config)), None
 
         def scaled() -> Any:
             return Maps(ask, space, config.seed).scaled
 
-        inputs = Inputs(space.shape, dataset.image, loss.outputs, scaled)
+        def bins(most: int, least: int) -> Bins:
+            return bins_of(ask, space.columns, space.inputs, most, 1 if trial else least)
+
+        inputs = Inputs(space.shape, dataset.image, loss.outputs, scaled, bins)
         return learner_class(config).configured(config, inputs), None
 
     rows = slice(None, None, max(1, len(dataset.x) // 64))
@@ -93,7 +97,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         _check_memory(family, config, dataset)
         _try_out(family, dataset, config.learner)
         return closed
-    family, _ = opened(few_rows)
+    family, _ = opened(few_rows, trial=True)
     _try_out(family, dataset, config.learner)
     return opened
 

@@ -61,9 +61,9 @@ class Model:
         if x.shape[1:] != self.shape:
             raise FFGBError(f"the points have shape {x.shape[1:]}, but the model was trained on points of {self.shape}")
         # A closed family is one product: in float64, for of scores of hundreds float32 keeps four digits.
-        kind = np.float64 if isinstance(self.family, ClosedFamily) else np.float32
-        some = (x[a : a + ROWS_AT_ONCE] for a in range(0, len(x), ROWS_AT_ONCE))
-        parts = [self.f.evaluate(self.family.features(rows).astype(kind, copy=False)) for rows in some]
+        some = (self.family.features(x[a : a + ROWS_AT_ONCE]) for a in range(0, len(x), ROWS_AT_ONCE))
+        closed = isinstance(self.family, ClosedFamily)
+        parts = [self.f.evaluate(z.astype(np.float64) if closed else z) for z in some]
         return np.concatenate(parts) if parts else np.empty((0, self.job.loss.outputs))
 
     def predict_proba(self, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A model as one ONNX file, preprocessing included, that runs without ffgb.  This is the only file that uses onnx.
+"""A model as one ONNX file, preprocessing included, that runs without ffgb.  Only this file and onnx_trees.py use onnx.
 
 Every feature map, every family and every kind of sum becomes a few nodes of ONNX's standard operators.  Arithmetic is
 float32 where ours is, and float64 where ours is, so that the results agree; a file is tried in onnxruntime against our
@@ -29,18 +29,21 @@ from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
 from ffgb.errors import FFGBError, command, missing_extra, option
 from ffgb.features.basic import TURN, Concatenate, Flatten, Standardize
+from ffgb.features.bins import Bins
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
 from ffgb.features.patches import Patches
 from ffgb.features.tables import Columns, ObliviousTrees, RankWaves, Steps
 from ffgb.files import atomic_write, put, staged
 from ffgb.learners.adapter import Resident
+from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.learners.linear import Linear
 from ffgb.learners.lipschitz import LipschitzMLP
 from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.runs.model import Model
+from ffgb.runs.onnx_trees import sum_of_trees, values_of
 
 OPSET, ML_OPSET, IR_VERSION = 18, 3, 9
 MEMBERS_AT_ONCE = 64
@@ -307,6 +310,11 @@ def _(phi: RankWaves, g: Graph, x: str, shape: tuple[int, ...]) -> str:
 
 
 @features.register
+def _(phi: Bins, g: Graph, x: str, shape: tuple[int, ...]) -> str:
+    return values_of(phi, g, x, int(np.prod(shape)))
+
+
+@features.register
 def _(phi: Patches, g: Graph, x: str, shape: tuple[int, ...]) -> str:
     images = g.reshape(x, -1, *phi.grid.shape)
     z = _pooled(phi, g, images)
@@ -392,6 +400,8 @@ def _sum(family: Family, block: Block, g: Graph, z: str) -> str:
     stack = {name: p.astype(family.spec[name][1]) for name, p in block.stack.items()}
     if isinstance(family, Tree):
         return _trees(family, stack, block, g, z)
+    if isinstance(family, BoostedTrees) and len(block.weights):
+        return sum_of_trees(family, stack, block, g, z, _onnx())
     total: str | None = None
     for start in range(0, len(block.weights), MEMBERS_AT_ONCE):
         some = slice(start, start + MEMBERS_AT_ONCE)

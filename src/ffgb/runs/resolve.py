@@ -20,7 +20,7 @@ from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
 from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
-from ffgb.learners.catalogue import CLOSED, FAMILIES, family_for
+from ffgb.learners.catalogue import CLOSED, FAMILIES, GROWN, family_for
 from ffgb.learners.nets import Net
 from ffgb.privacy.masks import FEWEST
 from ffgb.runs.starting import SHAPING, check_start, learner_of, starting_model
@@ -50,6 +50,8 @@ def learner_class(config: Values) -> Any:
     if config.learner in CLOSED:
         return None
     needs = algorithm_class(config.algorithm).needs
+    if config.learner in GROWN:
+        needs = "layout"
     if config.learner in FAMILIES:
         found = family_for(config.learner, needs)
         if found is None:
@@ -90,7 +92,7 @@ def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) 
     chosen["loss"] = _loss(config, dataset, algorithm)
     if model is not None:
         check_start(model, dataset, make_loss(dataclasses.replace(config, loss=chosen["loss"]), dataset), config.start)
-    chosen["geometry"] = config.geometry or (algorithm.geometries[0] if closed else "local")
+    chosen["geometry"] = config.geometry or (algorithm.geometries[0] if closed or config.learner in GROWN else "local")
     task = Task(dataset.name, len(dataset.classes), m < clients)
     _check(config, algorithm, chosen["geometry"], task, users)
     chosen["task"] = dataset.task
@@ -184,6 +186,8 @@ def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: b
         m, clients = config.participation, config.clients
         rounds = min(100, math.ceil(10 * clients / m))
         suits |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
+    if not dataset.classes and "regression_rounds" in suits:
+        suits["rounds"] = suits["regression_rounds"]
     suits["step_size"] = _step_size(config, dataset, algorithm, suits)
     return suits
 
@@ -221,7 +225,9 @@ def _check(
 ) -> None:
     """Refuse settings that do not fit together: someone would wait for their effect."""
     closed = config.learner in CLOSED
-    if geometry == "shared" and not closed:
+    if config.learner in GROWN:
+        _check_grown(config, algorithm, geometry)
+    elif geometry == "shared" and not closed:
         raise FFGBError(
             f"{option('geometry', 'shared')} is for {' and '.join(CLOSED)}; {config.learner} has none to share"
         )
@@ -253,6 +259,25 @@ def _check(
         _check_lipschitz(config)
 
 
+def _check_grown(config: Any, algorithm: type[Algorithm], geometry: str) -> None:
+    """Learners that are grown from totals."""
+    if "shared" not in algorithm.geometries:
+        raise FFGBError(f"{config.learner} is grown from totals by ffgb, not by {config.algorithm}")
+    idle = {"local_steps": 1, "schedule": "constant", "mu": 0.0, "step_size": None, "client_weights": "size"}
+    for name, only in idle.items():
+        if getattr(config, name) not in (None, only):
+            raise FFGBError(
+                f"{option(name)} has no effect on {config.learner}, whose steps are Newton's on all rows; leave it out"
+            )
+    if geometry != "shared":
+        raise FFGBError(
+            f"{config.learner} is grown in the geometry of all rows; leave {option('geometry')} out, or choose "
+            f"{option('learner', 'tree')}"
+        )
+    if config.distill in ("clients", "server"):
+        raise FFGBError(f"{option('distill', config.distill)} is for clients that train on their own; leave it out")
+
+
 def _check_weights(config: Any, chosen: Mapping[str, Any]) -> None:
     share, clients = config.largest_weight, chosen["clients"]
     if share is not None and chosen["client_weights"] != "size":
@@ -279,7 +304,7 @@ def _check_distillation(config: Any, closed: bool) -> None:
         )
     if config.distill == "server" and config.schedule == "search":
         raise FFGBError(f"{option('distill', 'server')} cannot be combined with {option('schedule', 'search')}")
-    if config.distill == "rounds" and config.learner == "tree":
+    if config.distill == "rounds" and config.learner in ("tree", *GROWN):
         raise FFGBError(
             f"{option('distill', 'rounds')} moves a learner by gradients, and trees have none; use "
             f"{option('distill', 'clients')}"
