@@ -195,7 +195,7 @@ def described(server: Server, kind: str) -> Any:
             pass
 
     with pytest.raises(KeyboardInterrupt):
-        train(Config(data="sites"), elsewhere=Elsewhere(Listening(), server.schema, 1))
+        train(Config(data="sites", secure="off"), elsewhere=Elsewhere(Listening(), server.schema, 1))
     return iter(found)
 
 
@@ -276,7 +276,7 @@ def train_until_setup(server: Server) -> None:
 
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in (server.attendant.settings or {}).items()}
     with pytest.raises(KeyboardInterrupt):
-        train(Config(**settings), elsewhere=Elsewhere(Asking(), server.schema, 1))
+        train(Config(**{**settings, "secure": "off"}), elsewhere=Elsewhere(Asking(), server.schema, 1))
 
 
 def test_held_out_rows_answer_reports_only(hospital: Site) -> None:

@@ -56,7 +56,7 @@ def test_mistakes_are_told_in_a_sentence(sites: Path, arguments: tuple[Any, ...]
 
 
 def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
-    arguments = (*CLIENT, "--dry-run")
+    arguments = (*CLIENT, "--dry-run", "--technical")
     done = run(sites, *arguments)
     assert "gram int32[" in " ".join(done.stdout.split())
     assert "question GradientOf" in done.stdout
@@ -73,4 +73,45 @@ def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
 def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
     head, *rows = (sites / "east.csv").read_text().splitlines()
     (sites / "east.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(",3"))]) + "\n")
-    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run").stdout
+    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run", "--technical").stdout
+
+
+def test_a_dry_run_says_in_words_what_leaves(sites: Path) -> None:
+    masked = " ".join(run(sites, *CLIENT, "--dry-run").stderr.split())
+    assert "nobody sees those of this site alone. Rows never leave it" in masked
+    assert "sums of products of two features" in masked
+    assert "more than two thirds of the sites" in masked
+    assert "int32" not in masked
+    bare = " ".join(run(sites, *CLIENT, "--dry-run", "--secure", "off").stderr.split())
+    assert "WITHOUT masks: the server sees the sums of this site alone" in bare
+    (sites / "policy.toml").write_text('least_rows = 20\n[participants]\nnorth = "00:11"\n')
+    own = " ".join(run(sites, *CLIENT, "--dry-run", "--policy", "policy.toml").stderr.split())
+    assert "at least 20 rows" in own
+    assert "may only be north" in own
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("least_rows = 0\n", "least_rows is at least 1, not 0"),
+        ('secure = "yes"\n', "secure is true or false, not 'yes'"),
+        ("colour = 3\n", "has 'colour', which is no rule"),
+        ("least_sites = 2\n", "of two sites each knows the other's part"),
+        ("refuse = [3]\n", "refuse and participants are names"),
+        ("trainings = 1.5\n", "trainings is a whole number, not 1.5"),
+        ("secure = \n", "is not valid TOML"),
+    ],
+)
+def test_a_policy_that_is_none(text: str, words: str, sites: Path) -> None:
+    (sites / "policy.toml").write_text(text)
+    done = run(sites, *CLIENT, "--dry-run", "--policy", "policy.toml")
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_policy_that_wants_masks_and_options_that_do_not(sites: Path) -> None:
+    (sites / "policy.toml").write_text("secure = true\n")
+    done = run(sites, *CLIENT, "--dry-run", "--policy", "policy.toml", "--secure", "off")
+    assert done.returncode == 2
+    assert "wants secure totals" in " ".join(done.stderr.split())

@@ -61,7 +61,7 @@ def test_a_site_answers_only_the_job_that_its_owner_wrote_down(sites: Path, capl
 
     grid = InProcessGrid(site_app(), {7 + i: node(sites, i) for i in range(3)})
     other = job(sites, settings={"rounds": 3}, deadline=2.0)
-    with pytest.raises(FFGBError, match="only 0 of 3 clients answered"):
+    with pytest.raises(FFGBError, match="did not answer a question about"):
         server_app()(grid, Context(1, 1, {}, RecordDict(), other))
     assert "this site has not agreed to question" in caplog.text
 

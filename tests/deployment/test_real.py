@@ -180,7 +180,9 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
     """
     seconds = float(os.environ.get("FFGB_CHURN", "12"))
     settings: dict[str, Any] = {"learner": "mlp", "oracle_steps": int(40 * seconds)}
-    write_sites(tmp_path, 40, f'target = "digit"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\n')
+    write_sites(
+        tmp_path, 40, f'target = "digit"\nsecure = "off"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\n'
+    )
     port = free_port()
     lines_of = invite(tmp_path, port)
     kills, deadline = 0, max(2.0, seconds / 15)

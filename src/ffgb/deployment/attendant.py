@@ -42,6 +42,7 @@ from ffgb.federation.host import Holding, Host, Resident
 from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
+from ffgb.protocol.masking import Introduce, Roll
 from ffgb.protocol.messages import QUESTIONS, what_leaves
 from ffgb.runs.config import Config
 from ffgb.runs.training import Elsewhere, train
@@ -240,7 +241,10 @@ class Attendant:
     def kept(self) -> tuple[dict[str, bytes], dict[str, Any]]:
         """What another process needs to go on as this site: for apps that Flower starts anew for every message."""
         snapshot = {} if self.resident is None else self.resident.snapshot()
-        words = {"training": self.training or "", "moved_in": self.resident is not None}
+        words = {"training": self.training or "", "moved_in": self.resident is not None, "surveyed": -1}
+        if self._surveyor is not None and self.resident is None:
+            snapshot = {f"survey {kind}": data for kind, data in self._surveyor.rolls.items()}
+            words["surveyed"] = next(iter(self._surveyor.clients))
         return {"schema": b"" if self.schema is None else self.schema.to_json().encode(), **snapshot}, words
 
     def go_on(self, data: Mapping[str, bytes], words: Mapping[str, Any]) -> None:
@@ -253,6 +257,11 @@ class Attendant:
             seed = 0 if self.agreement is None else self.agreement.seed
             self.resident = self.site.move_in(self.schema, seed, self._identity())
             self.resident.restore(data)
+        if (i := int(words.get("surveyed", -1))) >= 0:
+            host = self._surveying(i)
+            for kind in (Introduce.kind, Roll.kind):
+                if f"survey {kind}" in data:  # what follows from it follows again
+                    list(host.answers(data[f"survey {kind}"], [i]))
 
     def described(self) -> tuple[bytes, Columns]:
         """What this site says of itself, and the same as it travels."""
@@ -316,14 +325,8 @@ class Attendant:
             raise FFGBError("this site takes part in no secure training: it has no identity")
         if question.kind not in MASKING and what not in SURVEY:
             raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
-        if self._surveyor is None:
-            with self._in_private():
-                _, said = self.described()
-                respondent = self.site.surveyed(said)
-            self._surveyor = Host(self._identity())
-            self._surveyor.clients = {i: Respondent(i, respondent) for i in clients[:1]}
-        answers: dict[str, bytes] = {}
-        for i, answer in self._surveyor.answers(data, [i for i in clients if i in self._surveyor.clients]):
+        host, answers = self._surveying(clients[0]), dict[str, bytes]()
+        for i, answer in host.answers(data, [i for i in clients if i in host.clients]):
             message = decode(self._as_sent(question, answer))
             self._tell_of(question, message)
             why = self._bare(message)
@@ -339,6 +342,16 @@ class Attendant:
         self._log([written_down(data, "in"), *(written_down(a, "out") for a in answers.values())])
         self.say(f"before training: {what}, {sum(map(len, answers.values())):,} bytes sent")
         return answers, {}
+
+    def _surveying(self, i: int) -> Host:
+        """The client that answers questions about the file."""
+        if self._surveyor is None:
+            with self._in_private():
+                _, said = self.described()
+                respondent = self.site.surveyed(said)
+            self._surveyor = Host(self._identity())
+            self._surveyor.clients = {i: Respondent(i, respondent)}
+        return self._surveyor
 
     def _tell_of(self, question: Message, message: Message) -> None:
         """If a client could not answer, its owner sees why."""
