@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias, final
 
@@ -128,6 +129,11 @@ class Masked:
     ) -> Group:
         keys = tuple("" if registered is None else registered[name] for name in names)
         return Group(tuple(numbers), tuple(names), keys, threshold)
+
+    @property
+    def strict(self) -> bool:
+        """Everyone who trains is in every total."""
+        return not self.groups[0].threshold
 
     @property
     def tests(self) -> list[int]:
@@ -317,10 +323,15 @@ def _wrong(question: Question, whole: Whole) -> str | None:
     return None
 
 
-def checked(question: Question, whole: Whole, culprit: Callable[[], str] = lambda: DOUBT) -> Any:
-    """What the server wanted to know; an ImpossibleError if no sites can have this total."""
+def checked(
+    question: Question, whole: Whole, culprit: Callable[[], str] = lambda: DOUBT, *, strict: bool = True
+) -> Any:
+    """What the server wanted to know; an ImpossibleError if no sites can have this total.
+
+    Bounds follow from totals before: not `strict`, those who were missing then may be in this one, and exceed them.
+    """
     try:
-        _check_bounds(question, whole)
+        _check_bounds(question, whole, 1.0 if strict else 2.0)
         means = means_of(whole.own, question.sums, whole.share)
         question.check_total(means, whole.rows, len(whole.came))
         question.certify(means, 1.0 / len(whole.came))
@@ -331,14 +342,14 @@ def checked(question: Question, whole: Whole, culprit: Callable[[], str] = lambd
     return total_of(question, whole.own, whole.share)
 
 
-def _check_bounds(question: Question, whole: Whole) -> None:
-    """Raise an FFGBError if a total is beyond the bounds that parts and sums of parts have."""
+def _check_bounds(question: Question, whole: Whole, slack: float) -> None:
+    """Raise an FFGBError if a total is beyond the bounds that parts and sums of parts have, so many times."""
     came = len(whole.came)
     if whole.rows < came or not 0.0 < whole.share <= 1.0 + 1e-6:
         raise FFGBError(f"it is of {whole.rows} rows, and {whole.share:g} of the whole")
     for name, each in question.sums.items():
         values = np.abs(whole.sums[name].astype(np.float64)) * each.unit
-        beyond = values > np.asarray(each.bound) * (1.0 + 1e-6) + (came + 1.0) * each.unit
+        beyond = values > slack * np.asarray(each.bound) * (1.0 + 1e-6) + (came + 1.0) * each.unit
         if beyond.any():
             raise FFGBError(f"its {name} has a value of {float(values[beyond].max()):g}, beyond its bound")
 
@@ -395,8 +406,9 @@ class MaskedSetUp(SetUp):
                 f"{self.masked.silent(others)} did not answer a question about {question.what}, and a secure total "
                 f"needs {self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
             )
-        came = found[0].came
-        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, ask, came)), came
+        came, strict = found[0].came, self.masked.strict
+        found_out = partial(self.masked.culprit, question, hidden, ask, came)
+        return checked(question, found[0], found_out, strict=strict), came
 
 
 @final
@@ -414,7 +426,8 @@ class MaskedRound(RoundAsk):
         some = max(16, AT_ONCE // max(question.size, 1))
         found, _, hidden = self._total(asked, [*self.present, *looking], some)
         self.present, self._rows = came, _ = found[0].came, found[0].rows
-        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, self._ask, came))
+        found_out = partial(self.masked.culprit, question, hidden, self._ask, came)
+        return checked(question, found[0], found_out, strict=self.masked.strict)
 
     def _total(
         self, sending: Sending, clients: Sequence[int], some: int
