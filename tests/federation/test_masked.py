@@ -281,7 +281,7 @@ def test_in_the_open_bytes_are_anything_but_uniform() -> None:
     assert float(((counts - expected) ** 2 / expected).sum()) > 100 * chi2.ppf(1 - 1e-9, 255)
 
 
-def introduced() -> tuple[Host, list[bytes]]:
+def introduced(minimum: int | None = None) -> tuple[Host, list[bytes]]:
     """Clients in the middle of a secure training, and the messages that brought them there."""
     parts, sent = small(4, 6, 0), list[bytes]()
 
@@ -297,7 +297,7 @@ def introduced() -> tuple[Host, list[bytes]]:
             pass
 
     engine = Noted()
-    run(engine, [*parts, parts[0]], rounds=1, secure=True, tests=0)
+    run(engine, [*parts, parts[0]], rounds=1, secure=True, tests=0, minimum=minimum)
     return engine.inner._host, sent
 
 
