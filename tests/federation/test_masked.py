@@ -27,6 +27,7 @@ from ffgb.features.basic import Flatten
 pytest.importorskip("cryptography", reason="the extra `secure` is not installed")
 
 from ffgb.federation import masked
+from ffgb.federation.client import Client
 from ffgb.federation.host import Holding, Host, Resident
 from ffgb.federation.masked import ImpossibleError
 from ffgb.federation.server import Server
@@ -337,7 +338,9 @@ def test_a_question_comes_again_when_f_is_another() -> None:
     before = decode(dict(host.answers(setup, [0]))[0])
     assert before.kind == "ready"
     assert decode(dict(host.answers(gradient, [0]))[0]).kind == "masked"  # the same f: the same bytes
-    host.clients[0].f[:, 0] += 1.0
+    client = host.clients[0]
+    assert isinstance(client, Client)
+    client.f[:, 0] += 1.0
     answer = decode(dict(host.answers(gradient, [0]))[0])
     assert "not used twice" in answer.values["text"]
 

@@ -29,10 +29,9 @@ from ffgb.federation.parts import check_own, means_of
 from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
-from ffgb.privacy.ciphers import derived
 from ffgb.privacy.hidden import Hidden
 from ffgb.privacy.integers import ROWS, SHARE, SHARES
-from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, sign_of, too_few
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, hash_of, sign_of, too_few
 from ffgb.privacy.reports import Scores
 from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
@@ -122,6 +121,8 @@ class Masked:
         self.number = -1
         self._roll: Roll | None = None
         self._prepared: dict[int, Unmasking] = {}
+        self._digests: dict[int, bytes] = {}
+        """Hashes of the parts of the last question: who sends it again sends the same."""
 
     @staticmethod
     def _group(
@@ -228,6 +229,7 @@ class Masked:
                     if i not in group_of:
                         continue
                     sums[group_of[i]].add(answer.tensors)
+                    self._digests[i] = _digest(answer)
                     came[group_of[i]].append(i)
                     answer = replace(answer, tensors={})
                 others[i] = answer
@@ -260,7 +262,7 @@ class Masked:
     def culprit(self, question: Question, hidden: Hidden, ask: Asking, came: Sequence[int]) -> str:
         """Who has sent an impossible part of an impossible total, in words, if all clients reopen its masks.
 
-        Clients give away the seeds of that question's masks and send their parts again, which are then seen one by one.
+        Clients give away the keys of that question's masks and send their parts again, which are then seen one by one.
         """
         group, number = self.groups[0], hidden.masking.number
         content = hashlib.sha256(encode(hidden.message())).digest()
@@ -274,22 +276,20 @@ class Masked:
                 return f"{group.names[a]} and {group.names[b]} say different masks: one of them lies"
         assert self._roll is not None
         roster = Roster(run_of(self.run, 0), group.names, _rows(self._roll.keys[0]), group.threshold)
-        label = hashlib.sha256(roster.digest + content).digest()
         without = {group.names[group.place(i)] for i in hidden.masking.without if i in group.numbers}
         found = []
         for i in came:
             answer, place = ask(hidden, [i]).get(i), group.place(i)
             if answer is None or answer.kind != "masked":
                 return f"{group.names[place]} does not send its part again"
+            if _digest(answer) != self._digests[i]:
+                return f"{group.names[place]} sends another part than before"
             bare, name = MaskedSum(hidden.sums), group.names[place]
             bare.add(answer.tensors)
             others = [other for other in roster.neighbours(name) if other not in without]
-            streams = [
-                (derived(seeds[place][roster.names.index(other)].tobytes(), label), sign_of(name, other))
-                for other in others
-            ]
+            streams = [(seeds[place][roster.names.index(other)].tobytes(), sign_of(name, other)) for other in others]
             if group.threshold:
-                streams.append((derived(seeds[place][place].tobytes(), label), 1))
+                streams.append((seeds[place][place].tobytes(), 1))
             bare.unmask(streams)
             if (why := _wrong(question, Whole(bare.total, [i], False))) is not None:
                 found.append(f"{self.conversation.clients.name(i)} has sent a part that is impossible ({why})")
@@ -309,6 +309,10 @@ class Masked:
         if self.bare:
             test = Scores.of(others[i].values for i in self.bare if i in others and others[i].kind == "report")
         return train, test
+
+
+def _digest(answer: Message) -> bytes:
+    return hash_of(answer.tensors[name] for name in sorted(answer.tensors))
 
 
 def _wrong(question: Question, whole: Whole) -> str | None:

@@ -205,10 +205,7 @@ class Reopen(Sending):
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Reopen:
-        question = message.values["question"]
-        if not isinstance(question, str):
-            raise FFGBError("a message does not say which question is to be reopened")
-        return Reopen(_run(message), _whole(message, "number"), question)
+        return Reopen(_run(message), _whole(message, "number"), _digits(message.values["question"]))
 
     def expected(self, job: Job | None) -> Expected:
         return Expected(("seeds", "stranger", *ALWAYS), forms={"seeds": Form((self.participants, KEY), "uint8")})
