@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
@@ -14,11 +15,15 @@ from ffgb.federation.host import Host
 from ffgb.privacy.ciphers import new_key
 from ffgb.privacy.identity import Simulated
 from ffgb.privacy.masks import Masks
-from ffgb.protocol.messages import Asked
+from ffgb.protocol.codec import Message, decode, encode
+from ffgb.protocol.messages import Asked, what_leaves
 from ffgb.runs import training
 from ffgb.runs.config import Config
 from ffgb.runs.holdings import make_holdings
 from ffgb.runs.training import train
+from tests.engines.faults import Faulty, with_tensors
+from tests.federation.test_masked import run as small_run
+from tests.federation.test_masked import small
 
 LIAR = 2
 HONEST = Host._part
@@ -98,3 +103,22 @@ def test_masks_that_two_say_differently_name_both(monkeypatch: pytest.MonkeyPatc
     before = total - 5 * 4 - 5 * 4  # the last are those of the reopening, and of the parts that are sent again
     with pytest.raises(FFGBError, match="2 and 4 say different masks: one of them lies"):
         run(monkeypatch)
+
+
+@pytest.mark.parametrize("minimum", [None, 4])
+def test_a_liar_that_mends_its_part_when_it_is_to_be_seen_is_named(
+    minimum: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server keeps a hash of each part: who sends another one when masks are reopened is the liar."""
+    lied: list[int] = []
+
+    def fault(question: Message, i: int, answer: bytes) -> bytes:
+        message = decode(answer)
+        if i != LIAR or message.kind != "masked" or what_leaves(question) != "question GramOf" or lied:
+            return answer
+        lied.append(1)
+        return encode(with_tensors(message, gram=message.tensors["gram"] + np.int32(2**30)))
+
+    parts = small(5, 8, 0)
+    with pytest.raises(FFGBError, match="2 sends another part than before"):
+        small_run(Faulty(parts, fault), parts, secure=True, minimum=minimum)

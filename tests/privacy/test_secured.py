@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ffgb.privacy.ciphers import check_signature, derived, new_key, public_of, signed
 from ffgb.privacy.identity import Identity, Participant, Simulated
-from ffgb.privacy.masks import add_masked
+from ffgb.privacy.masks import MaskedSum, add_masked, sign_of
 from ffgb.privacy.secured import Secured, words_to_sign
 from ffgb.privacy.tolerance import BOX
 from ffgb.protocol.codec import Message, decode, encode
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
 
 Array = np.ndarray
 SUMS = {"x": Sum((4,), 100.0, kind="count")}
@@ -327,6 +327,32 @@ def test_a_process_that_goes_on_remembers() -> None:
             client.answer(unmask((0, 1, 2, 3), boxes))
         assert encode(client.memory()) == encode(memory)
         client.answer(unmask((0, 1, 2), boxes))
+
+
+def test_reopening_opens_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that gives two questions the same number sees one of them when masks are reopened, and no second."""
+    monkeypatch.setattr(Registered, "reopens", lambda self: True)
+    federation = Federation().ready()
+    sent = {question: federation.masked(0, 7, question) for question in (b"q", b"another")}
+    seeds = federation.clients[0].answer(travelled(Reopen(RUN, 0, b"q".hex()))).tensors["seeds"]
+    opened = {}
+    for question, x in sent.items():
+        whole = MaskedSum(SUMS)
+        whole.add({"x": x})
+        whole.unmask([(seeds[k].tobytes(), sign_of("north", other)) for k, other in ((1, "east"), (2, "west"))])
+        opened[question] = whole.total["x"].tolist()
+    assert opened[b"q"] == [7] * 4
+    assert opened[b"another"] != [7] * 4
+    memory, roll = decode(encode(federation.clients[0].memory())), federation.introduced()
+    again = Secured(0, federation.sites["north"])
+    again.recall(memory)
+    again.answer(federation.introduction)
+    again.answer(roll)
+    for client in (federation.clients[0], again):  # also after a restart
+        with pytest.raises(FFGBError, match="or a second one"):
+            client.answer(travelled(Reopen(RUN, 0, b"another".hex())))
+        with pytest.raises(FFGBError, match="nothing more is answered"):
+            client.hidden({"x": np.zeros(4)}, SUMS, b"a third", Masking(RUN, 1, ()), 0)
 
 
 def test_what_leaves_is_uniform() -> None:

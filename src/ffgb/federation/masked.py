@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, TypeAlias, final
 
@@ -28,10 +29,9 @@ from ffgb.federation.parts import check_own, means_of
 from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
-from ffgb.privacy.ciphers import derived
 from ffgb.privacy.hidden import Hidden
 from ffgb.privacy.integers import ROWS, SHARE, SHARES
-from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, sign_of, too_few
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, hash_of, sign_of, too_few
 from ffgb.privacy.reports import Scores
 from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
@@ -121,6 +121,8 @@ class Masked:
         self.number = -1
         self._roll: Roll | None = None
         self._prepared: dict[int, Unmasking] = {}
+        self._digests: dict[int, bytes] = {}
+        """Hashes of the parts of the last question: who sends it again sends the same."""
 
     @staticmethod
     def _group(
@@ -128,6 +130,11 @@ class Masked:
     ) -> Group:
         keys = tuple("" if registered is None else registered[name] for name in names)
         return Group(tuple(numbers), tuple(names), keys, threshold)
+
+    @property
+    def strict(self) -> bool:
+        """Everyone who trains is in every total."""
+        return not self.groups[0].threshold
 
     @property
     def tests(self) -> list[int]:
@@ -222,6 +229,7 @@ class Masked:
                     if i not in group_of:
                         continue
                     sums[group_of[i]].add(answer.tensors)
+                    self._digests[i] = _digest(answer)
                     came[group_of[i]].append(i)
                     answer = replace(answer, tensors={})
                 others[i] = answer
@@ -254,7 +262,7 @@ class Masked:
     def culprit(self, question: Question, hidden: Hidden, ask: Asking, came: Sequence[int]) -> str:
         """Who has sent an impossible part of an impossible total, in words, if all clients reopen its masks.
 
-        Clients give away the seeds of that question's masks and send their parts again, which are then seen one by one.
+        Clients give away the keys of that question's masks and send their parts again, which are then seen one by one.
         """
         group, number = self.groups[0], hidden.masking.number
         content = hashlib.sha256(encode(hidden.message())).digest()
@@ -268,22 +276,20 @@ class Masked:
                 return f"{group.names[a]} and {group.names[b]} say different masks: one of them lies"
         assert self._roll is not None
         roster = Roster(run_of(self.run, 0), group.names, _rows(self._roll.keys[0]), group.threshold)
-        label = hashlib.sha256(roster.digest + content).digest()
         without = {group.names[group.place(i)] for i in hidden.masking.without if i in group.numbers}
         found = []
         for i in came:
             answer, place = ask(hidden, [i]).get(i), group.place(i)
             if answer is None or answer.kind != "masked":
                 return f"{group.names[place]} does not send its part again"
+            if _digest(answer) != self._digests[i]:
+                return f"{group.names[place]} sends another part than before"
             bare, name = MaskedSum(hidden.sums), group.names[place]
             bare.add(answer.tensors)
             others = [other for other in roster.neighbours(name) if other not in without]
-            streams = [
-                (derived(seeds[place][roster.names.index(other)].tobytes(), label), sign_of(name, other))
-                for other in others
-            ]
+            streams = [(seeds[place][roster.names.index(other)].tobytes(), sign_of(name, other)) for other in others]
             if group.threshold:
-                streams.append((derived(seeds[place][place].tobytes(), label), 1))
+                streams.append((seeds[place][place].tobytes(), 1))
             bare.unmask(streams)
             if (why := _wrong(question, Whole(bare.total, [i], False))) is not None:
                 found.append(f"{self.conversation.clients.name(i)} has sent a part that is impossible ({why})")
@@ -305,6 +311,10 @@ class Masked:
         return train, test
 
 
+def _digest(answer: Message) -> bytes:
+    return hash_of(answer.tensors[name] for name in sorted(answer.tensors))
+
+
 def _wrong(question: Question, whole: Whole) -> str | None:
     """Why a part cannot be a client's, in words."""
     own = {name: whole.sums[name].astype(each.dtype) for name, each in question.sums.items()}
@@ -317,10 +327,15 @@ def _wrong(question: Question, whole: Whole) -> str | None:
     return None
 
 
-def checked(question: Question, whole: Whole, culprit: Callable[[], str] = lambda: DOUBT) -> Any:
-    """What the server wanted to know; an ImpossibleError if no sites can have this total."""
+def checked(
+    question: Question, whole: Whole, culprit: Callable[[], str] = lambda: DOUBT, *, strict: bool = True
+) -> Any:
+    """What the server wanted to know; an ImpossibleError if no sites can have this total.
+
+    Bounds follow from totals before: not `strict`, those who were missing then may be in this one, and exceed them.
+    """
     try:
-        _check_bounds(question, whole)
+        _check_bounds(question, whole, 1.0 if strict else 2.0)
         means = means_of(whole.own, question.sums, whole.share)
         question.check_total(means, whole.rows, len(whole.came))
         question.certify(means, 1.0 / len(whole.came))
@@ -331,14 +346,14 @@ def checked(question: Question, whole: Whole, culprit: Callable[[], str] = lambd
     return total_of(question, whole.own, whole.share)
 
 
-def _check_bounds(question: Question, whole: Whole) -> None:
-    """Raise an FFGBError if a total is beyond the bounds that parts and sums of parts have."""
+def _check_bounds(question: Question, whole: Whole, slack: float) -> None:
+    """Raise an FFGBError if a total is beyond the bounds that parts and sums of parts have, so many times."""
     came = len(whole.came)
     if whole.rows < came or not 0.0 < whole.share <= 1.0 + 1e-6:
         raise FFGBError(f"it is of {whole.rows} rows, and {whole.share:g} of the whole")
     for name, each in question.sums.items():
         values = np.abs(whole.sums[name].astype(np.float64)) * each.unit
-        beyond = values > np.asarray(each.bound) * (1.0 + 1e-6) + (came + 1.0) * each.unit
+        beyond = values > slack * np.asarray(each.bound) * (1.0 + 1e-6) + (came + 1.0) * each.unit
         if beyond.any():
             raise FFGBError(f"its {name} has a value of {float(values[beyond].max()):g}, beyond its bound")
 
@@ -395,8 +410,9 @@ class MaskedSetUp(SetUp):
                 f"{self.masked.silent(others)} did not answer a question about {question.what}, and a secure total "
                 f"needs {self.masked.groups[0].threshold or 'all'} of {self.clients.N} clients; {GO_ON}"
             )
-        came = found[0].came
-        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, ask, came)), came
+        came, strict = found[0].came, self.masked.strict
+        found_out = partial(self.masked.culprit, question, hidden, ask, came)
+        return checked(question, found[0], found_out, strict=strict), came
 
 
 @final
@@ -414,7 +430,8 @@ class MaskedRound(RoundAsk):
         some = max(16, AT_ONCE // max(question.size, 1))
         found, _, hidden = self._total(asked, [*self.present, *looking], some)
         self.present, self._rows = came, _ = found[0].came, found[0].rows
-        return checked(question, found[0], lambda: self.masked.culprit(question, hidden, self._ask, came))
+        found_out = partial(self.masked.culprit, question, hidden, self._ask, came)
+        return checked(question, found[0], found_out, strict=self.masked.strict)
 
     def _total(
         self, sending: Sending, clients: Sequence[int], some: int

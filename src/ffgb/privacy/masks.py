@@ -144,7 +144,7 @@ class Masks:
         be what the mask is to hide.
         """
         label = self.label(question)
-        content = _hash(part[name] for name in sorted(sums))
+        content = hash_of(part[name] for name in sorted(sums))
         if self.used.setdefault(label, content) != content:
             raise FFGBError(
                 "a question came again after this site's answer to it had changed; its mask is not used twice"
@@ -160,7 +160,8 @@ class Masks:
         return unwrapped(found, sums)
 
 
-def _hash(arrays: Iterable[Array]) -> bytes:
+def hash_of(arrays: Iterable[Array]) -> bytes:
+    """SHA-256 of arrays, one after the other."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(np.ascontiguousarray(array).data)

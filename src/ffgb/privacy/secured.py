@@ -12,7 +12,7 @@ import numpy as np
 from ffgb.core.questions import Sum
 from ffgb.core.types import Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import KEY, public_of
+from ffgb.privacy.ciphers import KEY, derived, public_of
 from ffgb.privacy.identity import Identity, Participant
 from ffgb.privacy.masks import FEWEST, Masks, Roster, check_threshold, too_few
 from ffgb.privacy.tolerance import Tolerance
@@ -145,9 +145,10 @@ class Secured:
         return Message("shares", client=self.client, tensors={"shares": found})
 
     def _reopen(self, run: _Run, reopen: Reopen) -> Message:
-        """The seeds of this client's masks for one question, and the key of its own mask in its own place.
+        """The keys of this client's masks for one question, that of its own mask in its own place.
 
-        With them the server sees this client's part of that question.  Nothing more is answered in the run.
+        With them the server sees this client's part of that question, and of no other: seeds, which other questions
+        of the same number would have in common, stay here.  Nothing more is answered in the run.
         """
         label = run.masks.label(bytes.fromhex(reopen.question))
         if not self.identity.reopens():
@@ -155,14 +156,14 @@ class Secured:
         if label not in run.masks.used or (run.reopened or label) != label:
             raise FFGBError("the server wants to reopen a question that was not answered, or a second one")
         run.reopened = label
-        roster = run.masks.roster
+        roster, neighbours = run.masks.roster, set(run.masks.roster.neighbours(run.masks.name))
         seeds = np.zeros((len(roster.names), KEY), np.uint8)
         for k, name in enumerate(roster.names):
             if name == run.masks.name:
-                own = b"" if run.tolerance is None else run.tolerance.own_mask(reopen.number, label)
-                seeds[k, : len(own)] = np.frombuffer(own, np.uint8)
-            elif name in roster.neighbours(run.masks.name):
-                seeds[k] = np.frombuffer(run.masks.seed(name, reopen.number), np.uint8)
+                if run.tolerance is not None:
+                    seeds[k] = np.frombuffer(derived(run.tolerance.own_mask(reopen.number, label), label), np.uint8)
+            elif name in neighbours:
+                seeds[k] = np.frombuffer(derived(run.masks.seed(name, reopen.number), label), np.uint8)
         return Message("seeds", client=self.client, tensors={"seeds": seeds})
 
     def hidden(self, part: Tensors, sums: Mapping[str, Sum], question: bytes, masking: Masking, round: int) -> Message:
@@ -195,6 +196,7 @@ class Secured:
                 "used": {label.hex(): content.hex() for label, content in run.masks.used.items()},
                 "labels": {str(number): label.hex() for number, label in labels.items()},
                 "said": {str(number): list(came) for number, came in said.items()},
+                "reopened": None if run.reopened is None else run.reopened.hex(),
             }
         return Message("masks", client=self.client, values={"runs": {**self._past, **runs}})
 
@@ -208,6 +210,7 @@ class Secured:
         past = self._past.get(run.masks.roster.digest.hex())
         if past is None:
             return
+        run.reopened = None if past["reopened"] is None else bytes.fromhex(past["reopened"])
         run.masks.used.update({bytes.fromhex(label): bytes.fromhex(c) for label, c in past["used"].items()})
         if run.tolerance is not None:
             run.tolerance.labels.update({int(n): bytes.fromhex(label) for n, label in past["labels"].items()})

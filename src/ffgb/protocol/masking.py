@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeGuard, final
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Group:
         if type(threshold) is not int or not 0 <= threshold <= MOST:
             raise FFGBError("a list of participants does not say how many of them must answer")
         texts = (*group.names, *group.registered)
-        if not all(type(n) is int for n in group.numbers) or not all(isinstance(t, str) for t in texts):
+        if not all(type(n) is int for n in group.numbers) or not all(map(_is_text, texts)):
             raise FFGBError("a list of participants is none")
         for text in group.registered:
             _digits(text)
@@ -205,10 +205,7 @@ class Reopen(Sending):
 
     @staticmethod
     def read(message: Message, job: Job | None) -> Reopen:
-        question = message.values["question"]
-        if not isinstance(question, str):
-            raise FFGBError("a message does not say which question is to be reopened")
-        return Reopen(_run(message), _whole(message, "number"), question)
+        return Reopen(_run(message), _whole(message, "number"), _digits(message.values["question"]))
 
     def expected(self, job: Job | None) -> Expected:
         return Expected(("seeds", "stranger", *ALWAYS), forms={"seeds": Form((self.participants, KEY), "uint8")})
@@ -244,9 +241,14 @@ class Masking:
         raise FFGBError("a message does not say how its answers are masked")
 
 
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Is it a text that has bytes?  JSON has characters that are none."""
+    return isinstance(value, str) and not any(0xD800 <= ord(c) < 0xE000 for c in value)
+
+
 def _run(message: Message) -> str:
     run = message.values["run"]
-    if not isinstance(run, str) or not 0 < len(run) <= 200:
+    if not _is_text(run) or not 0 < len(run) <= 200:
         raise FFGBError("a message does not say which run it is about")
     return run
 
