@@ -122,11 +122,10 @@ class TreesShared(Totals):
         units = self._units(loss, ask)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
         columns = self._columns(t, len(outputs), family.layout.usable)
-        while True:
-            who = tuple(ask.present)
-            trees, square = grow_trees(ask, family, self.growth, self._finders(columns, family), units, outputs)
-            if who == tuple(ask.present):  # else someone has left, whose rows are in some of the sums
-                break
+        grown = None
+        while grown is None:
+            grown = grow_trees(ask, family, self._finders(columns, family), units, outputs)
+        trees, square = grown
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
         return Step(h, 1.0, 1.0, False, self._measured(trees, square))
 
@@ -177,21 +176,25 @@ class TreesShared(Totals):
 def grow_trees(
     ask: AskInRound,
     family: BoostedTrees,
-    growth: Growth,
     finders: Sequence[Finder],
     units: Units,
     outputs: Array,
-) -> tuple[list[Grown], Array]:
-    """Trees that grow side by side, a level an exchange; and Σ‖φ‖² of each output."""
+) -> tuple[list[Grown], Array] | None:
+    """Trees that grow side by side, a level an exchange; and Σ‖φ‖² of each output.
+
+    None if a client has left in between, whose rows are in some of the sums: then all must be asked again.
+    """
     layout = family.layout
     trees = [Growing(finder, layout) for finder in finders]
     columns = np.stack([finder.columns for finder in finders]).astype(np.int32)
-    square = np.zeros(len(units.gradient))
+    square, who = np.zeros(len(units.gradient)), list[int]()
     while any(tree.wanted for tree in trees):
         first = len(trees[0].nodes) == 1
         total: Histograms = ask(_question(trees, columns, layout, units, outputs, first))
         if total.square is not None:
-            square = total.square
+            square, who = total.square, list(ask.present)
+        if list(ask.present) != who:
+            return None
         at = 0
         for tree in trees:
             if tree.wanted:

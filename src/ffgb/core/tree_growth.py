@@ -43,7 +43,7 @@ class Growth:
     """Of a leaf."""
     ridge: float = 1.0
     """λ."""
-    category_ridge: float = 100.0
+    category_ridge: float = 300.0
     """What is added to λ where a split by a set of categories is judged: the set was chosen by the same sums."""
     smoothing: float = 100.0
     """What is added to each category's Hessians when categories are sorted by G/H: few rows say little."""

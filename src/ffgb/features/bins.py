@@ -349,7 +349,7 @@ def chosen_levels(levels: Array, rows: float, most: int, least: int) -> list[int
     """Which levels to cut at, given how many rows are below each: about equal bins, heavy values each in its own.
 
     >>> chosen_levels(np.array([10.0, 20.0, 30.0, 90.0]), 100.0, 3, 5)
-    [1, 3]
+    [2, 3]
     """
     mass = np.diff(np.concatenate([[0.0], levels, [rows]]))
     heavy = mass >= rows / most
