@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -66,6 +66,9 @@ class Federation:
         self.folder, self.settings, self.policy = folder, settings, policy or Policy()
         self.attendants: dict[int, Attendant] = {}
         self.said: list[str] = []
+        self.deadline = 5.0
+        self.meanwhile: Callable[[str], None] = lambda text: None
+        """What happens when the server says something."""
         self.sent: list[tuple[str, Message]] = []
         for i, path in enumerate(files):
             self.start(100 + i, Site(path.stem, path, "kind"))
@@ -97,9 +100,13 @@ class Federation:
         return Node._reply(message, watched)
 
     def train(self, out: Path, minimum: int | None = None, **settings: Any) -> Result:
-        service = Service(len(self.attendants), minimum or len(self.attendants), "", 0, None, 5.0, 5.0)
+        service = Service(len(self.attendants), minimum or len(self.attendants), "", 0, None, self.deadline, 5.0)
         task = Task({"data": ["sites"], **self.settings, **settings}, "kind", None)
-        return federate(Counted(self.grid), service, task, out, board=ServerBoard("", 4), say=self.said.append)
+        return federate(Counted(self.grid), service, task, out, board=ServerBoard("", 4), say=self.hear)
+
+    def hear(self, text: str) -> None:
+        self.said.append(text)
+        self.meanwhile(text)
 
 
 @pytest.fixture
@@ -153,6 +160,33 @@ def test_a_site_that_starts_anew_goes_on_with_its_keys(files: list[Path], tmp_pa
     federation.grid.before = restart
     assert federation.train(tmp_path / "run").model.to_bytes() == here(files).model.to_bytes()
     assert count > 3 * 23
+
+
+def without_west(federation: Federation, out: Path) -> Result:
+    """A training in which a site is away in rounds 3 and 4, and then comes back."""
+    away: list[Any] = []
+
+    def meanwhile(text: str) -> None:
+        if text == "round 2 of 6":
+            away.append(federation.grid.contexts.pop(103))
+        if text == "round 4 of 6":
+            federation.grid.contexts[103] = away.pop()
+
+    federation.deadline, federation.meanwhile = 0.5, meanwhile
+    return federation.train(out, minimum=3)
+
+
+def test_without_a_site_for_some_rounds_it_is_as_without_masks(files: list[Path], tmp_path: Path) -> None:
+    job = {**JOB, "rounds": 6, "stop": False}
+    secure = without_west(Federation(tmp_path / "a", files, job), tmp_path / "run a")
+    bare = Federation(tmp_path / "b", files, {**job, "secure": "off"}, Policy(secure=False))
+    plain = without_west(bare, tmp_path / "run b")
+    absent = [line.get("absent") for line in secure.metrics]
+    assert absent == [line.get("absent") for line in plain.metrics]
+    assert ["west"] in absent
+    assert absent[-1] is None
+    assert secure.model.to_bytes() == plain.model.to_bytes()
+    assert secure.model.to_bytes() != here(files, rounds=6, stop=False).model.to_bytes()
 
 
 def test_a_server_that_starts_anew_goes_on(files: list[Path], tmp_path: Path) -> None:

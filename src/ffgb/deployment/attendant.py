@@ -491,7 +491,7 @@ class Attendant:
             digest = digest_of(_content(question))
             self._contents[hashlib.sha256(encode(question)).hexdigest()] = digest
         if message.kind == "shares":
-            return self._one_list(training, question)
+            return self._one_list(training, question, held_out=held_out)
         name = what_leaves(question) if question.round < 0 else f"{what_leaves(question)} {question.round}"
         entry = f"{name}, rows held out" if held_out else name
         known, most = self.ledger.known(training, entry), self.terms.most(question)
@@ -506,10 +506,11 @@ class Attendant:
         self.ledger.note(training, entry, digest, len(answer))
         return None
 
-    def _one_list(self, training: str, unmask: Message) -> str | None:
+    def _one_list(self, training: str, unmask: Message, *, held_out: bool) -> str | None:
         """Why shares do not leave: whose parts of a question have arrived is said once, also after a restart."""
         content = self._contents.get(str(unmask.values["question"]), str(unmask.values["question"]))
-        entry, arrived = f"unmask {content}", digest_of(json.dumps(unmask.values["arrived"]).encode())
+        entry = f"unmask {content}" + (", rows held out" if held_out else "")
+        arrived = digest_of(json.dumps(unmask.values["arrived"]).encode())
         if self.ledger.known(training, entry) - {arrived}:
             return "the server says in two ways whose parts of a question have arrived; their difference would tell one"
         self.ledger.note(training, entry, arrived, 0)

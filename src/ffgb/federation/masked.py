@@ -38,7 +38,7 @@ from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
-from ffgb.protocol.messages import Asked
+from ffgb.protocol.messages import Asked, Report
 from ffgb.protocol.sending import Sending
 from ffgb.settings import RUN, Setting
 
@@ -118,6 +118,8 @@ class Masked:
         self.bare = () if owned else tuple(clients.parts)
         """Parts of a test set that belong to no site."""
         self.costs = Costs()
+        self.rows: dict[frozenset[int], int] = {}
+        """Rows of some clients together, where those of single ones are not known."""
         self.number = -1
         self._roll: Roll | None = None
         self._prepared: dict[int, Unmasking] = {}
@@ -421,17 +423,33 @@ class MaskedRound(RoundAsk):
 
     def __init__(self, masked: Masked, state: State, S: Sequence[int]) -> None:
         super().__init__(masked.conversation, state, S)
-        self.masked, self._rows = masked, sum(self.clients.points)
+        self.masked = masked
 
     def __call__(self, question: RoundQuestion, shown: Function | None = None) -> Any:
         looking = self.masked.tests if shown is not None else []
-        weighting = self.clients.weighting(self.present, rows=self._rows)
+        weighting = self.clients.weighting(self.present, rows=self._rows())
         asked = Asked(question, weighting, self.state.t, shown, tuple(looking), self.state.job.precision)
         some = max(16, AT_ONCE // max(question.size, 1))
         found, _, hidden = self._total(asked, [*self.present, *looking], some)
-        self.present, self._rows = came, _ = found[0].came, found[0].rows
+        self.present = came = found[0].came
+        self.masked.rows[frozenset(came)] = found[0].rows
         found_out = partial(self.masked.culprit, question, hidden, self._ask, came)
         return checked(question, found[0], found_out, strict=self.masked.strict)
+
+    def _rows(self) -> int:
+        """Of those who are present: a sum, which is asked for if no question has told it."""
+        if self.clients.counted or len(self.present) == self.clients.N:
+            return sum(self.clients.points[i] for i in self.present)
+        if frozenset(self.present) not in self.masked.rows:
+            found, _, _ = self._total(Report(self.state.t), self.present, 1024)
+            self.present = found[0].came
+            self.masked.rows[frozenset(self.present)] = Scores.total(found[0].sums).points
+        return self.masked.rows[frozenset(self.present)]
+
+    def noise(self, freedom: float | None) -> float | None:
+        if self.clients.counted or freedom is None:
+            return super().noise(freedom)
+        return freedom / self._rows()
 
     def _total(
         self, sending: Sending, clients: Sequence[int], some: int
