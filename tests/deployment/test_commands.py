@@ -56,7 +56,7 @@ def test_mistakes_are_told_in_a_sentence(sites: Path, arguments: tuple[Any, ...]
 
 
 def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
-    arguments = (*CLIENT, "--dry-run")
+    arguments = (*CLIENT, "--dry-run", "--technical")
     done = run(sites, *arguments)
     assert "gram int32[" in " ".join(done.stdout.split())
     assert "question GradientOf" in done.stdout
@@ -73,4 +73,38 @@ def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
 def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
     head, *rows = (sites / "east.csv").read_text().splitlines()
     (sites / "east.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(",3"))]) + "\n")
-    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run").stdout
+    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run", "--technical").stdout
+
+
+def words_of(sites: Path, *more: Any) -> str:
+    """What an owner is shown, without the ends of lines."""
+    return " ".join(run(sites, *CLIENT, "--dry-run", *more).stderr.split())
+
+
+def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
+    said = words_of(sites)
+    assert "Under masks it adds its numbers of rows and of missing values" in said
+    assert "sums of products of two features" in said
+    assert "All sums leave it under masks." in said
+    assert "The other participants are shown with the fingerprints of their keys." in said
+    assert "question" not in said
+    said = words_of(sites, "--secure", "off")
+    assert "Sums leave it WITHOUT masks" in said
+    assert "its number of rows, its classes" in said
+    assert "participants" not in said
+
+
+def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
+    (sites / "open.toml").write_text('learner = "tree"\nrounds = 2\n')
+    assert "This site will refuse to send it" in words_of(sites, "--config", "open.toml")
+    assert "refuse" not in words_of(sites, "--config", "open.toml", "--secure", "off")
+
+
+def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
+    rules = 'least_sites = 5\ntrainings = 1\nrefuse = ["GramOf"]\n[participants]\nnorth = "0c1d"\n'
+    (sites / "policy.toml").write_text(rules)
+    said = words_of(sites, "--policy", "policy.toml")
+    assert "sums over at least 5 sites" in said
+    assert "may only be north, with the keys in the policy" in said
+    assert "It takes part in up to 1 trainings" in said
+    assert "It never answers GramOf." in said
