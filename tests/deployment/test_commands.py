@@ -76,18 +76,38 @@ def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
     assert "question GradientOf" in run(sites, *CLIENT, "--dry-run", "--technical").stdout
 
 
-def test_a_dry_run_says_in_words_what_leaves(sites: Path) -> None:
-    masked = " ".join(run(sites, *CLIENT, "--dry-run").stderr.split())
-    assert "nobody sees those of this site alone. Rows never leave it" in masked
-    assert "sums of products of two features" in masked
-    assert "more than two thirds of the sites" in masked
-    assert "int32" not in masked
-    bare = " ".join(run(sites, *CLIENT, "--dry-run", "--secure", "off").stderr.split())
-    assert "WITHOUT masks: the server sees the sums of this site alone" in bare
-    (sites / "policy.toml").write_text('least_rows = 20\n[participants]\nnorth = "00:11"\n')
-    own = " ".join(run(sites, *CLIENT, "--dry-run", "--policy", "policy.toml").stderr.split())
-    assert "at least 20 rows" in own
-    assert "may only be north" in own
+def words_of(sites: Path, *more: Any) -> str:
+    """What an owner is shown, without the ends of lines."""
+    return " ".join(run(sites, *CLIENT, "--dry-run", *more).stderr.split())
+
+
+def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
+    said = words_of(sites)
+    assert "Under masks it adds its numbers of rows and of missing values" in said
+    assert "sums of products of two features" in said
+    assert "All sums leave it under masks." in said
+    assert "The other participants are shown with the fingerprints of their keys." in said
+    assert "question" not in said
+    said = words_of(sites, "--secure", "off")
+    assert "Sums leave it WITHOUT masks" in said
+    assert "its number of rows, its classes" in said
+    assert "participants" not in said
+
+
+def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
+    (sites / "open.toml").write_text('learner = "tree"\nrounds = 2\n')
+    assert "This site will refuse to send it" in words_of(sites, "--config", "open.toml")
+    assert "refuse" not in words_of(sites, "--config", "open.toml", "--secure", "off")
+
+
+def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
+    rules = 'least_sites = 5\ntrainings = 1\nrefuse = ["GramOf"]\n[participants]\nnorth = "0c1d"\n'
+    (sites / "policy.toml").write_text(rules)
+    said = words_of(sites, "--policy", "policy.toml")
+    assert "sums over at least 5 sites" in said
+    assert "may only be north, with the keys in the policy" in said
+    assert "It takes part in up to 1 trainings" in said
+    assert "It never answers GramOf." in said
 
 
 @pytest.mark.parametrize(

@@ -467,7 +467,7 @@ def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: f
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
             if sent.what.removeprefix("question ").partition(",")[0] in refused:
-                arrays = "refused: --no-shared-geometry"
+                arrays = "refused: --no-shared-geometry or the policy"
             rows.append({"when": when, "what": sent.what, "arrays": arrays, "bytes": sent.bytes})
     print_rows(rows)
     print(

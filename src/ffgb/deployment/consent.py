@@ -13,6 +13,13 @@ WORDS: Mapping[str, str] = {
     "question MagnitudeOf": "how large the numbers of each column are, to a factor of 256",
     "question MomentsOf": "averages and spreads of columns",
     "question Histogram": "how many rows lie in each interval of a column",
+    "question KeyCounts": "how many rows lie in each interval of a column, and how many values are missing",
+    "question CategoryCounts": "how many rows have each category",
+    "question RowCounts": "how many rows each class has",
+    "question ClassWeights": "the weight of the rows of each class",
+    "question WeightOrders": "how large the weights of rows are, to a factor of 2",
+    "question TargetOrders": "how large targets are, to a factor of 2",
+    "question TargetSums": "averages and spreads of targets",
     "question LeafCounts": "how many rows lie in each leaf of random trees",
     "question BelowEdges": "how many targets lie below some values",
     "question GramOf": "sums of products of two features",
@@ -22,6 +29,8 @@ WORDS: Mapping[str, str] = {
     "question SteepnessOf": "how steeply targets change between rows",
     "question GradientOf": "sums of features times prediction errors",
     "question SlopesOf": "how the sum of all errors changes along a step",
+    "question GradientOrders": "how large prediction errors are, to a factor of 2",
+    "question HistogramsOf": "sums of prediction errors over the rows in each interval of a column",
     "report": "sums of error and score",
     "increment": "a model that was fitted to the rows of this site alone",
 }
@@ -35,13 +44,19 @@ def in_words(
     rows = f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more to measure with."
     if policy.secure:
         first = (
-            "It tells the server the names of its columns, and whether they hold numbers or text; nothing that is "
-            "counted over its rows."
+            "It tells the server the names of its columns, whether they hold numbers or text, and whether it holds out "
+            "rows; nothing that is counted over its rows.  Under masks it adds its numbers of rows and of missing "
+            "values, its sums of columns, and the names and rows of its classes and of its common categories."
         )
         sums = (
-            "All sums leave it under masks.  The server learns the sums over the rows of all sites together; nobody "
-            "sees those of this site alone.  Rows never leave it."
+            "All sums leave it under masks.  The server learns the sums over the rows of all sites together, and not "
+            "those of this site alone, unless other sites help it.  Rows never leave it."
         )
+        if any(one.what.startswith("increment") for one in (*once, *each)):
+            sums = (
+                "A model of this site alone is no sum, and masks cannot hide it.  This site will refuse to send it: "
+                "its rules want masks (secure = true)."
+            )
     else:
         first = (
             "It tells the server the names of its columns, its number of rows, its classes, and the categories that "
@@ -68,4 +83,4 @@ def _listed(sent: Sequence[Sent]) -> str:
     words = [WORDS.get(kind, shown(kind)) for kind in kinds]
     if not words:
         return "nothing"
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return "; ".join(words)

@@ -90,8 +90,7 @@ class Policy:
     def in_words(self) -> list[str]:
         """The rules as sentences, for whoever must allow them."""
         masks = (
-            f"Sums leave this site only under masks: the server learns sums over at least {self.least_sites} sites, "
-            "and nobody sees those of this site alone."
+            f"Sums leave this site only under masks: the server learns sums over at least {self.least_sites} sites."
             if self.secure
             else "Sums may leave this site without masks: the server then sees the sums of this site alone, and can "
             "compute rows from them."
@@ -99,17 +98,17 @@ class Policy:
         server = (
             "The server is trusted to follow the protocol."
             if self.honest_server
-            else "The server is not trusted: a total needs the answers of more than two thirds of the sites."
+            else "The server is not trusted: if sites may be missing in a total, more than two thirds must be in it."
         )
         who = (
             f"The other participants may only be {', '.join(sorted(self.participants))}, with the keys in the policy."
             if self.participants
-            else "The other participants are shown with the fingerprints of their keys, and may not change afterwards."
+            else "The other participants are shown with the fingerprints of their keys.  Afterwards no others may take "
+            "part, and none with another key."
         )
         return [
             masks,
-            *([server] if self.secure else []),
-            who,
+            *([server, who] if self.secure else []),
             f"This site takes part with at least {self.least_rows} rows.",
             f"Each interval, category and leaf has at least {self.least} rows of all sites together.",
             f"The model has at most {self.parameters_per_row:g} numbers for each row of all sites.",
