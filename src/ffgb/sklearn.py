@@ -541,7 +541,8 @@ def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], c
         site: {name: raw(part, name, f"client {site}" if len(sites) > 1 else "X", kinds.get(name)) for name in columns}
         for site, part in zip(sites, (frame.iloc[rows] for rows in parts), strict=True)
     }
-    table, told = agree({site: describe(values, config.rare) for site, values in held.items()}, config.rare)
+    described = {site: describe(values, config.rare) for site, values in held.items()}
+    table, told = agree(described, config.rare, config.least)
     for line in told:
         log.warning("%s", line)
     x = np.empty((len(frame), len(table.names)), np.float32)

@@ -415,7 +415,7 @@ def test_text_where_numbers_belong(write: Write) -> None:
 
 def test_missing_and_infinite_values(write: Write) -> None:
     path = write("a.csv", "a,b,y\n1,2,0\n3,,1\n4,NA,1\n5,?,0\n")
-    data = load_sites([path], "y", seed=0, rare=1)
+    data = load_sites([path], "y", seed=0, rare=1, least=1)
     assert data.columns == ("a", "b", "b missing")
     assert data.x.tolist() == [[1, 2, 0], [3, 2, 1], [4, 2, 1], [5, 2, 1]]
     infinite = write("b.csv", "a,b,y\n1,2,0\n-inf,3,1\n")
@@ -457,7 +457,9 @@ def test_different_columns(write: Write, caplog: pytest.LogCaptureFixture) -> No
     assert "site one also has the column 'b', which is not used" in caplog.text
     three = write("three.csv", "a,b,c,y\n1,2,3,0\n")
     with caplog.at_level("WARNING", "ffgb"):
-        assert load_sites([one, two, three], "y").columns == ("a", "b", "c", "b missing", "c missing")
+        assert load_sites([one, two, three], "y").columns == ("a", "b", "c")  # as too few are missing for a flag
+        flagged = load_sites([one, two, three], "y", rare=1, least=1).columns
+        assert flagged == ("a", "b", "c", "b missing", "c missing")
     assert "site two lacks the column 'b'; its values count as missing there" in caplog.text
     assert "site two also has the column 'd', which is not used" in caplog.text
     strange = write("strange.csv", "e,y\n1,0\n")

@@ -49,7 +49,7 @@ def test_what_a_site_says() -> None:
 
 
 def test_what_becomes_of_rows() -> None:
-    table, told = agree({"a": describe(columns(FRAME), rare=2)}, rare=2)
+    table, told = agree({"a": describe(columns(FRAME), rare=2)}, rare=2, least=1)
     assert table.names == ("age", "job=nurse", "old", "code", "age missing")
     assert told == ["the column 'empty' is empty everywhere, and is not used"]
     dates = describe(columns(pd.DataFrame({"x": [1.0, 2.0], "when": ["1/2/20", "3/4/20"]})))
@@ -74,6 +74,46 @@ def test_sites_agree_on_the_union_of_what_they_name() -> None:
     assert told == ["site c has no value in the column 'job'", "site c has no value in the column 'age'"]
     with pytest.raises(FFGBError, match=r"column 'age' is text at c and numbers at a; .* --categories"):
         agree({"a": a, "b": b, "c": {**c, "age": Said(TEXT, 0, 20, 0.0, {"old": 20})}})
+
+
+def test_rows_in_none_of_the_named_categories_are_none_or_enough() -> None:
+    def named(missing: int, *rows: int, least: int = 10) -> tuple[str, ...] | None:
+        said = Said(TEXT, missing, sum(rows), 0.0, dict(zip("abcdef", rows, strict=False)))
+        table, _ = agree({"x": {"n": Said(NUMBER, 0, 9, 9.0, {}), "job": said}}, 1, least)
+        return table.columns[-1].categories
+
+    assert named(0, 40, 30, 20) == ("a", "b", "c")
+    assert named(10, 40, 30, 20) == ("a", "b", "c")
+    assert named(9, 40, 30, 20) == ("a", "b")  # the smallest joins those without
+    assert named(1, 20, 30, 20) == ("a", "b")  # of two alike, the last
+    assert named(0, 40, 30, 9) == ("a",)  # nine are not named, and then too few are in none
+    assert named(0, 40, 30, 9, 1) == ("a", "b")
+    assert named(1, 40) is None  # all but one row are alike: there is nothing to tell apart
+    assert named(9, 40, 30, 9, least=1) == ("a", "b", "c")
+    _, told = agree({"x": {"n": Said(NUMBER, 0, 9, 9.0, {}), "job": Said(TEXT, 1, 40, 0.0, {"a": 40})}})
+    assert told == ["the column 'job' is the same in all rows, or in all but fewer than 10: it is not used"]
+
+
+def test_a_flag_has_enough_rows_on_either_side() -> None:
+    def flagged(*sites: tuple[int, int], least: int = 10) -> bool:
+        said = {f"s{i}": {"age": Said(NUMBER, *site, 1.0, {})} for i, site in enumerate(sites)}
+        return agree(said, 1, least)[0].columns[0].flagged
+
+    assert not flagged((0, 40))
+    assert not flagged((9, 40))
+    assert flagged((10, 40))
+    assert flagged((5, 40), (5, 40))  # in total
+    assert not flagged((40, 4), (40, 5))
+    assert flagged((40, 4), (40, 6))
+    assert flagged((1, 40), least=1)
+
+
+def test_rows_of_sites_without_a_column_count_as_missing() -> None:
+    whole = {"age": Said(NUMBER, 0, 30, 1.0, {}), "job": Said(TEXT, 1, 30, 0.0, {"a": 16, "b": 14})}
+    alone, _ = agree({"a": whole, "b": whole})
+    assert [(c.flagged, c.categories) for c in alone.columns] == [(False, None), (False, ("a",))]
+    beside, _ = agree({"a": whole, "b": whole, "c": {"old": Said(NUMBER, 0, 20, 1.0, {})}})
+    assert [(c.flagged, c.categories) for c in beside.columns] == [(True, None), (False, ("a", "b"))]
 
 
 def test_a_row_means_the_same_whatever_stands_beside_it(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_a_local_run_treats_rare_categories_as_a_site_does(people: Site, tmp_pat
     for name, rows in (("a", ["x"] * 20 + ["y"] * 20), ("b", ["x"] * 3 + ["y"] * 30)):
         lines = [f"{value},{i},{i % 2}" for i, value in enumerate(rows)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["c,u,t", *lines]) + "\n")
-    dataset = load_sites([tmp_path / "a.csv", tmp_path / "b.csv"], "t")
+    dataset = load_sites([tmp_path / "a.csv", tmp_path / "b.csv"], "t", least=1)
     x = np.concatenate([dataset.x, dataset.x_test])
     site = np.concatenate([dataset.site, dataset.site_test])
     column = list(dataset.columns).index("c=x")

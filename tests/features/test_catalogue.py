@@ -21,7 +21,7 @@ from ffgb.features.catalogue import MAPS, Maps, Space, default_map
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import KERNELS, RandomFourier, bandwidth
 from ffgb.features.patches import ITERATIONS, NearestSums, Patches, PatchMoments
-from ffgb.features.tables import REFINEMENTS, Histogram, ObliviousTrees, RankWaves, Steps
+from ffgb.features.tables import LEAST, REFINEMENTS, Histogram, LeavesOf, ObliviousTrees, RankWaves, Steps
 from ffgb.protocol.describe import describe
 from ffgb.user_code import register
 from tests.features.clients import Log, asked, split
@@ -55,8 +55,8 @@ def images(shape: tuple[int, ...] = (3, 9, 8), n: int = 60) -> Array:
     return np.random.default_rng(0).random((n, *shape)).astype(np.float32)
 
 
-def maps(x: Array, log: Log | None = None, names: Sequence[str] = (), seed: int = 0) -> Maps:
-    return Maps(asked(split(x, 4), log), Space(x.shape[1:], x.ndim > 2, tuple(names), len(x)), seed)
+def maps(x: Array, log: Log | None = None, names: Sequence[str] = (), seed: int = 0, least: int = LEAST) -> Maps:
+    return Maps(asked(split(x, 4), log), Space(x.shape[1:], x.ndim > 2, tuple(names), len(x)), seed, least)
 
 
 def sound(features: FeatureMap, x: Array) -> Array:
@@ -112,11 +112,12 @@ def test_bounds_are_known_and_not_much_too_wide(name: str) -> None:
     assert (np.abs(scaled(table())) <= (1 + 1e-4) * scaled.bounds).all()
 
 
-def test_patches_are_bounded_and_inputs_are_not() -> None:
+def test_patches_and_inputs_of_tables_are_bounded() -> None:
     assert np.isfinite(maps(images()).make("patches", 64)[0].bounds).all()
-    bounds = maps(table()).make("inputs", 64)[0].bounds
-    assert np.isinf(np.delete(bounds, 6)).all()
-    assert bounds[6] == 0.0  # a constant column is 0 everywhere
+    assert np.isinf(maps(images()).make("inputs", 64)[0].bounds).all()
+    features = maps(table()).make("inputs", 64)[0]
+    assert np.isfinite(features.bounds).all()
+    assert features.bounds[6] == 0.0  # a constant column is 0 everywhere
     assert np.isinf(maps(table()).make("arc-cosine", 64)[0].bounds).all()
 
 
@@ -173,7 +174,7 @@ def test_all_maps_of_tables_at_once() -> None:
 @pytest.mark.parametrize("asked_for", [64, 100, 512])
 @pytest.mark.parametrize("name", [name for name in TABLE if name in MAPS and MAPS[name].size])
 def test_the_number_of_features_is_about_what_was_asked_for(name: str, asked_for: int) -> None:
-    features, _ = maps(table(), names=NAMES).make(name, asked_for)
+    features, _ = maps(table(), names=NAMES, least=1).make(name, asked_for)
     if name == "steps":  # at least 8 of each column, and one for two values
         assert max(0.9 * asked_for, 6 * 8) - 8 <= features.dimension <= asked_for + 4
     elif name == "trees":
@@ -190,7 +191,7 @@ def test_so_it_is_for_images(name: str, asked_for: int) -> None:
 
 
 def test_without_a_number_there_is_a_usual_one() -> None:
-    made = maps(table(), names=NAMES)
+    made = maps(table(), names=NAMES, least=1)
     for name in ("waves", "trees", "fourier", "laplace"):
         assert made.make(name, None)[0].dimension == MAPS[name].size
     assert made.make("inputs", None)[0].dimension == 10
@@ -243,6 +244,7 @@ MOMENTS, LOOK, LEARN = (
     [Histogram] * (REFINEMENTS + 1),
     [PatchMoments] + [NearestSums] * ITERATIONS,
 )
+CLIPPED, LEAVES = [MomentsOf], [LeavesOf]
 FAR = MOMENTS + MOMENTS
 """One column is constant, and so far from 0, in spreads: all are asked about again from there."""
 
@@ -250,14 +252,15 @@ FAR = MOMENTS + MOMENTS
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        ("inputs", FAR),
+        ("inputs", FAR + LOOK + CLIPPED),
         ("steps", FAR + LOOK),
         ("waves", FAR + LOOK),
-        ("fourier", FAR),
+        ("trees", FAR + LOOK + 2 * LEAVES),
+        ("fourier", FAR + LOOK + CLIPPED),
         ("tests.maps:halves", []),
-        ("inputs+steps+waves", FAR + LOOK),
-        ("+".join(TABLE), FAR + LOOK),
-        ("trees+trees+waves+gaussian+laplace", FAR + LOOK),
+        ("inputs+steps+waves", FAR + LOOK + CLIPPED),
+        ("+".join(TABLE), FAR + LOOK + CLIPPED + 2 * LEAVES),
+        ("trees+trees+waves+gaussian+laplace", FAR + LOOK + LEAVES + CLIPPED + LEAVES),
     ],
 )
 def test_of_a_table_nothing_is_asked_twice(names: str, expected: list[type]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ffgb.core.maps import After, FeatureMap
 from ffgb.core.points import Points
 from ffgb.core.statistics import Moments
-from ffgb.features.basic import Concatenate, Flatten, Standardize, cosines
+from ffgb.features.basic import Clip, Concatenate, Flatten, Standardize, cosines
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
 from ffgb.features.patches import Grid, Patches
@@ -39,11 +39,12 @@ def maps() -> dict[str, FeatureMap]:
     filters, offset = rng.standard_normal((1, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
     return {
         "Flatten": Flatten(4),
+        "Clip": Clip(Flatten(4), np.array([-1, 0, 0, 0.5], np.float32), np.array([1, 0.5, 0, 0.75], np.float32)),
         "Standardize": scaled,
         "Concatenate": Concatenate((Flatten(4), scaled), (1.0, 0.25)),
         "RandomFourier": RandomFourier(scaled, 8, 1.5, 3, "laplace"),
         "Steps": Steps(columns(), 2),
-        "ObliviousTrees": ObliviousTrees(columns(), 3, 2, 5),
+        "ObliviousTrees": ObliviousTrees(columns(), 3, 2, 5, np.array([[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]])),
         "RankWaves": RankWaves(columns(), 6, 5),
         "Patches": Patches(Grid((1, 2, 2), 1, 0.1), filters, offset, mirrored=True),
         "Encoder": Encoder("tests:half", (2, 2), 4, np.empty(0, np.uint8)),

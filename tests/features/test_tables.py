@@ -13,7 +13,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from ffgb.errors import FFGBError
-from ffgb.features.tables import EDGES, REFINEMENTS, Columns, Histogram, ObliviousTrees, RankWaves, Steps, look
+from ffgb.features import tables
+from ffgb.features.tables import (
+    CLOSE,
+    EDGES,
+    LEAST,
+    REFINEMENTS,
+    Columns,
+    Histogram,
+    LeavesOf,
+    ObliviousTrees,
+    RankWaves,
+    Seen,
+    Steps,
+    look,
+    with_full_leaves,
+)
 from ffgb.privacy.integers import check_integers, from_integers, to_integers
 from ffgb.protocol.describe import build, describe
 from tests.features.clients import Log, asked, moments, own, split
@@ -22,10 +37,10 @@ Array = np.ndarray
 N = 4000
 
 
-def seen(x: Array, names: Sequence[str] = (), clients: int = 3, seed: int = 0) -> Columns:
-    """What the maps know of these rows, split among clients."""
+def seen(x: Array, names: Sequence[str] = (), clients: int = 3, seed: int = 0, least: int = 1) -> Columns:
+    """What the maps know of these rows, split among clients; no rows are merged unless it is said how many."""
     parts = split(x, clients, seed)
-    return look(asked(parts), moments(parts), names)
+    return look(asked(parts), moments(parts), names, least).columns
 
 
 def column(kind: str, n: int = N, seed: int = 0) -> Array:
@@ -259,6 +274,177 @@ def test_names_make_groups() -> None:
     assert groups[1] == groups[3] == groups[4]
     assert len(set(groups)) == 5  # two columns of the same name but without = have nothing to do with each other
     assert sorted(unit.tolist() for unit in columns.units) == [[0], [1, 3], [2], [5], [6]]
+
+
+# Least counts.
+
+
+def look_at(x: Array, names: Sequence[str] = (), least: int = LEAST) -> Seen:
+    parts = split(x, 3)
+    return look(asked(parts), moments(parts), names, least)
+
+
+def in_intervals(values: Array, cuts: Array) -> Array:
+    """Rows below the first threshold, between any two, and above the last."""
+    return np.bincount(np.searchsorted(cuts, values), minlength=len(cuts) + 1)
+
+
+def reached(values: Array, low: float, high: float, least: int) -> None:
+    """Clipped there, as many rows as it takes have the least value, and as many the greatest; or all are the same."""
+    clipped = np.clip(values, np.float32(low), np.float32(high))
+    if low < high:
+        near = CLOSE * (clipped.max() - clipped.min())
+        assert (clipped <= clipped.min() + near).sum() >= least
+        assert (clipped >= clipped.max() - near).sum() >= least
+    else:
+        assert low == high == 0
+
+
+@pytest.mark.parametrize("least", [1, 2, 10, 60, 1500, N // 2, N // 2 + 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_interval_has_enough_rows(mixed: Array, kind: str, least: int) -> None:
+    j = KINDS.index(kind)
+    seen = look_at(mixed[:, [j]], least=least)
+    cuts = finite(seen.columns, 0)
+    assert len(cuts) == 0 or in_intervals(mixed[:, j], cuts).min() >= least
+    reached(mixed[:, j], seen.low[0], seen.high[0], least)
+    if kind == "normal":
+        assert len(cuts) >= min(EDGES, 0.6 * N / least) - 2
+    if least > N // 2:
+        assert len(cuts) == 0
+
+
+@given(
+    npst.arrays(np.float32, st.tuples(st.integers(4, 60), st.integers(1, 3)), elements=small | st.sampled_from([0, 1])),
+    st.integers(1, 30),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_table_has_enough_rows_everywhere(x: Array, least: int) -> None:
+    seen = look_at(x, least=least)
+    for j in range(x.shape[1]):
+        cuts = finite(seen.columns, j)
+        separate(x[:, j], cuts)
+        assert len(cuts) == 0 or in_intervals(x[:, j], cuts).min() >= least
+        reached(x[:, j], seen.low[j], seen.high[j], least)
+        assert len(cuts) or seen.low[j] == seen.high[j]
+
+
+def test_values_that_many_rows_have_are_not_clipped(mixed: Array) -> None:
+    seen = look_at(mixed, NAMES)
+    for kind in ("integer", "binary", "1e8, unit", *NAMES[-4:]):
+        j = NAMES.index(kind)
+        np.testing.assert_array_equal(np.clip(mixed[:, j], seen.low[j], seen.high[j]), mixed[:, j])
+
+
+def test_a_value_that_few_rows_have_is_clipped() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((500, 3)).astype(np.float32)
+    x[:9, 0], x[:10, 1] = 1e6, 1e6
+    x[:, 2] = np.where(np.arange(500) < 9, x[:, 2], 0.0)
+    seen = look_at(x)
+    assert seen.high[0] < 10
+    assert seen.high[1] > 100
+    assert (seen.low[2], seen.high[2], seen.columns.count[2]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told_apart"),
+    [
+        ((200, 100, 60, 0), [0, 1, 2]),
+        ((200, 100, 60, 10), [0, 1, 2]),
+        ((200, 100, 60, 9), [0, 1]),
+        ((200, 100, 9, 0), [0]),
+        ((200, 100, 9, 1), [0, 1]),
+        ((200, 5, 4, 0), []),
+        ((200, 6, 4, 0), [0]),
+        ((9, 9, 9, 9), []),
+        ((12, 12, 1, 0), [1]),
+    ],
+)
+def test_rows_in_none_of_the_categories_are_none_or_enough(rows: tuple[int, ...], told_apart: list[int]) -> None:
+    x = np.repeat(np.eye(4, dtype=np.float32), rows, axis=0)[:, :3]
+    columns = look_at(x, ("job=a", "job=b", "job=c")).columns
+    assert np.flatnonzero(columns.count).tolist() == told_apart
+
+
+@pytest.mark.parametrize("missing", [9, 10, 30, 200])
+@pytest.mark.parametrize("others", [0, 1, 9, 10])
+def test_rows_that_are_missing_hide_no_others(missing: int, others: int) -> None:
+    """The mean stands for values that are missing; between two thresholds there may be a few others beside them."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.uniform(-9, -1, 300), rng.uniform(1, 9, 300), rng.uniform(-0.01, 0.01, others)])
+    x = np.zeros((600 + others + missing, 2), np.float32)
+    x[: len(values), 0], x[len(values) :, 1] = values, 1.0
+    columns = look_at(x, ("age", "age missing")).columns
+    assert (columns.count[1] == 1) == (missing >= 10)
+    there = x[:, 1] == 0 if missing >= 10 else np.ones(len(x), bool)
+    beside = in_intervals(x[there, 0], finite(columns, 0))
+    assert ((beside == 0) | (beside >= 10)).all()
+
+
+@pytest.mark.parametrize("least", [1, 10, 50])
+@pytest.mark.parametrize("kind", KINDS)
+def test_edges_are_moved_only_where_many_values_are(mixed: Array, kind: str, least: int) -> None:
+    """An interval with too few rows for two is not looked into."""
+    log: Log = []
+    x = mixed[:, [KINDS.index(kind)]]
+    look(asked(split(x, 3), log), moments([x]), (), least)
+    known = np.empty(0)
+    for question, _ in log:
+        assert isinstance(question, Histogram)
+        edges = question.edges[0].astype(np.float64)
+        if len(known):
+            new = np.setdiff1d(edges, known)
+            rows = in_intervals(x[:, 0], known)[np.searchsorted(known, new)]
+            assert (rows >= 2 * least).all()
+        known = np.union1d(known, edges)
+
+
+@pytest.mark.parametrize("least", [1, 10, 200, N + 1])
+def test_leaves_have_enough_rows(mixed: Array, table: Columns, least: int) -> None:
+    trees = ObliviousTrees(table, 40, 3, seed=1)
+    log: Log = []
+    joined = with_full_leaves(asked(split(mixed, 3), log), trees, least)
+    assert [type(question) for question, _ in log] == [LeavesOf]
+    leaves = trees.leaves(mixed)
+    np.testing.assert_array_equal(log[0][1], [np.bincount(tree, minlength=8) for tree in leaves.T])
+    z = joined(mixed).reshape(N, 40, 8)
+    np.testing.assert_array_equal((z > 0).sum(axis=2), 1)
+    rows = (z > 0).sum(axis=0)
+    assert ((rows == 0) | (rows >= min(least, N))).all()
+    assert joined.joined is not None
+    for tree in range(40):
+        stands = joined.joined[tree]
+        assert (stands[stands] == stands).all()
+        np.testing.assert_array_equal(np.argmax(z[:, tree], axis=1), stands[leaves[:, tree]])
+        if rows[tree].min() >= least:  # nothing is joined without need
+            np.testing.assert_array_equal(stands, np.arange(8))
+    assert ((joined.joined == 0).all()) == (least > N)
+    recipe, arrays = describe(joined)
+    assert build(json.loads(json.dumps(recipe)), arrays).fingerprint == joined.fingerprint
+
+
+def test_a_small_leaf_joins_its_smaller_sibling() -> None:
+    def joined(*rows: int) -> list[int]:
+        return tables._joined(np.array(rows, float), 2, 10)
+
+    assert joined(20, 20, 20, 20) == [0, 1, 2, 3]
+    assert joined(3, 20, 30, 40) == [0, 0, 2, 3]
+    assert joined(20, 20, 40, 9) == [0, 1, 2, 2]
+    assert joined(4, 5, 30, 20) == [0, 0, 2, 0]  # both together are too few, and so they join the smaller above
+    assert joined(1, 2, 3, 50) == [0, 0, 0, 0]
+    assert joined(0, 20, 0, 20) == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [([[5, 4], [9, 1]], "do not each have a leaf"), ([[5, 4], [10, -1]], "do not each have a leaf")],
+)
+def test_leaves_that_cannot_be_are_refused(counts: list[list[float]], words: str) -> None:
+    question = LeavesOf(ObliviousTrees(Columns(np.zeros((1, 1), np.float32), (0,)), 2, 1, 0))
+    question.check({"counts": np.array([[5.0, 4.0], [9.0, 0.0]])}, 9)
+    with pytest.raises(FFGBError, match=words):
+        question.check({"counts": np.array(counts, np.float64)}, 9)
 
 
 # Steps.

@@ -22,7 +22,7 @@ from ffgb.data.sites import Schema, Site
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
 from ffgb.features.patches import Grid, NearestSums, PatchMoments
-from ffgb.features.tables import Histogram
+from ffgb.features.tables import Columns, Histogram, LeavesOf, ObliviousTrees
 from ffgb.federation.totals import total_of
 from ffgb.privacy.integers import add, to_integers
 from ffgb.protocol.codec import decode, encode
@@ -196,6 +196,7 @@ def totals() -> dict[str, Any]:
         GramOf(flat, (16,), 4, centre, spread[:16]),
         SketchOf(flat, 5, 0, centre, spread),
         Histogram(np.sort(rng.random((64, 7)), axis=1).astype(np.float32)),
+        LeavesOf(ObliviousTrees(Columns(np.full((64, 1), 0.5, np.float32), tuple(range(64))), 3, 2, 0)),
         PatchMoments(grid, 2, 0),
         NearestSums(grid, np.zeros(9), np.eye(9, dtype=np.float32), centres, 2, 0),
         SteepnessOf(flat, np.zeros(1), np.ones(1), 100.0),

@@ -20,9 +20,8 @@ ORDERS, CENTRES = 21, 3
 the questions come so many numbers a column: where it is centred, twice, and how far it reaches."""
 LESS = range(4)
 """How often moments were asked for: they came with a count, which is not needed any more."""
-BESIDE = {"digits-patches": 2 * 32, "linear-search": -2 * 2}
-"""Of features that know their bounds, the two without orders of magnitude; how far to go along an increment, in each of
-two rounds, is no array any more."""
+BESIDE = {"digits-patches": 2 * 32}
+"""Of features that know their bounds, the two without orders of magnitude."""
 BYTES = {"bytes_up": 450, "bytes_down": 2000}
 """Of messages around such arrays, and what rows weigh in reports."""
 

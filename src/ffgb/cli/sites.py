@@ -319,7 +319,13 @@ def _rules(file: Path | None, settings: Mapping[str, Any], given: Mapping[str, A
     rules = Policy(secure=not off) if file is None else Policy.read(file)
     if off and rules.secure:
         raise FFGBError(f"{file} wants secure totals (secure = true), and the options say --secure off; change one")
-    return replace(rules, **given)
+    rules = replace(rules, **given)
+    if (least := int(settings.get("least", rules.least))) < rules.least:
+        raise FFGBError(
+            f"the options allow intervals and categories with {least} rows of all sites (least), and the rules of this "
+            f"site want {rules.least}; change one"
+        )
+    return rules
 
 
 def _acquainted(yes: bool) -> Callable[[Mapping[str, str]], bool]:

@@ -35,6 +35,7 @@ from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_csv, check_npz, check_parquet, short_lines
 from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError, option
+from ffgb.features.tables import LEAST
 from ffgb.settings import DATA, Setting
 
 log = logging.getLogger("ffgb")
@@ -86,6 +87,7 @@ def load_sites(
     table: Table | None = None,
     categories: Sequence[str] = (),
     rare: int = RARE,
+    least: int = LEAST,
     weights: str | None = None,
     exposure: str | None = None,
 ) -> Dataset:
@@ -106,7 +108,8 @@ def load_sites(
     names, told = site_names(paths), list[str]()
     if table is None:
         _refuse_no_column(categories, sites)
-        table, told = _agreed([(name, *_form(site, rare)) for name, site in zip(names, sites, strict=True)], rare)
+        said = [(name, *_form(site, rare)) for name, site in zip(names, sites, strict=True)]
+        table, told = _agreed(said, rare, least)
     else:
         _warn_of_missing(names, sites, table)
     labels, targets, task = _labels(sites, target, task, classes)
@@ -304,10 +307,12 @@ def settle(
     target: str | None = None,
     task: str | None = None,
     rare: int = RARE,
+    least: int = LEAST,
 ) -> tuple[Table | None, tuple[str, ...], str, tuple[str, ...]]:
     """Table, classes and task that these sites can agree on, as `load_sites` would have read them from all files, and
     what is to be told of columns that differ."""
-    table, told = _agreed([(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)], rare)
+    forms = [(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)]
+    table, told = _agreed(forms, rare, least)
     sites = []
     for name, said in zip(names, described, strict=True):
         # of numbers to predict no value is known: any that are certainly none of a class stand for them
@@ -428,7 +433,7 @@ def _form(site: _Site, rare: int) -> tuple[tuple[int, ...], dict[str, Said]]:
 
 
 def _agreed(
-    sites: Sequence[tuple[str, tuple[int, ...], Mapping[str, Said]]], rare: int
+    sites: Sequence[tuple[str, tuple[int, ...], Mapping[str, Said]]], rare: int, least: int
 ) -> tuple[Table | None, list[str]]:
     """The table that sites with these columns share, None if they have images, all of one shape; and what is told."""
     first, shape, _ = sites[0]
@@ -438,7 +443,7 @@ def _agreed(
             raise FFGBError(f"{name} has {said[0]} and {first} has {said[1]}; give all sites the same")
     if shape:
         return None, []
-    table, told = agree({name: columns for name, _, columns in sites}, rare)
+    table, told = agree({name: columns for name, _, columns in sites}, rare, least)
     for line in told:
         log.warning("%s", line)
     return table, told

@@ -7,6 +7,10 @@ variances and quantiles of the numbers are asked for later, by the maps that nee
 
 A number that is missing becomes the mean of all sites, and a column of its own says that it was missing.  A category
 that is missing, rare, or unknown is none of the known ones: zeros in all of their columns.
+
+Whatever a column of zeros and ones tells apart, at least `least` rows of all sites together are on either side.  Where
+fewer numbers are missing, or are there, no column says so.  Where fewer rows are in none of the known categories, the
+smallest of these joins them.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from typing import Any, Final, final
 import numpy as np
 import pandas as pd
 
+from ffgb.core.survey import fits
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, option
+from ffgb.features.tables import LEAST, MISSING
 
 RARE: Final = 10
 """Rows that a site must have of a category before it names it."""
@@ -32,7 +38,6 @@ LARGEST: Final = 1e18
 """Of a number in a table: squares of float32 numbers, and their sums, must be finite."""
 NUMBER, TEXT, NONE = "number", "text", "none"
 """Kinds of columns; of one without any value it is not known."""
-MISSING = "missing"
 
 
 @final
@@ -141,7 +146,8 @@ def _said(column: Array, rare: int) -> Said:
     if column.dtype != object:
         return Said(NUMBER, missing, len(there), math.fsum(there) if len(there) >= rare else 0.0, {})
     counts = pd.Series(there).value_counts()
-    named = sorted(((str(c), int(n)) for c, n in counts.items() if n >= rare), key=lambda pair: (-pair[1], pair[0]))
+    known = ((str(c), int(n)) for c, n in counts.items() if n >= rare and fits(str(c)))
+    named = sorted(known, key=lambda pair: (-pair[1], pair[0]))
     return Said(TEXT, missing, len(there), 0.0, dict(named[:MOST]))
 
 
@@ -155,7 +161,7 @@ def named_only(values: Mapping[str, Array], rare: int = RARE) -> dict[str, Array
     return found
 
 
-def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Table, list[str]]:
+def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE, least: int = LEAST) -> tuple[Table, list[str]]:
     """The table that these sites can share, and what is to be told: what a site lacks, has more, or cannot use.
 
     A column is used if more than half of the sites have it, in the order of the first that does; where it is lacking,
@@ -174,7 +180,7 @@ def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Ta
             continue
         if lacking:
             told.append(f"{_sites(lacking)} {_lack(lacking)} the column {name!r}; its values count as missing there")
-        column = _settled(name, {site: sites[site][name] for site in having}, rare, bool(lacking))
+        column = _settled(name, {site: sites[site][name] for site in having}, rare, least, bool(lacking))
         empty = [site for site in having if sites[site][name].kind == NONE]
         if column is not None:
             columns.append(column)
@@ -182,18 +188,25 @@ def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE) -> tuple[Ta
                 told.append(f"{_sites(empty)} {_have(empty)} no value in the column {name!r}")
         elif len(empty) == len(having):
             told.append(f"the column {name!r} is empty everywhere, and is not used")
-        else:
+        elif not any(sites[site][name].categories for site in having):
             told.append(
                 f"the column {name!r} is read as text, and no value of it has {rare} rows at a site: it is not used "
                 "(dates, and numbers with units, must be written as numbers)"
+            )
+        else:
+            told.append(
+                f"the column {name!r} is the same in all rows, or in all but fewer than {least}: it is not used"
             )
     if not columns:
         raise FFGBError("the sites have no column in common that can be used; give all sites the same columns")
     return Table(tuple(columns)), told
 
 
-def _settled(name: str, said: Mapping[str, Said], rare: int, lacking: bool) -> Column | None:
-    """A column as all sites that have it can read it; None if no value of it can be used."""
+def _settled(name: str, said: Mapping[str, Said], rare: int, least: int, lacking: bool) -> Column | None:
+    """A column as all sites that have it can read it; None if no value of it can be used.
+
+    A site that lacks the column has rows enough for others to be among them.
+    """
     kinds = {s.kind for s in said.values()} - {NONE}
     if kinds == {NUMBER, TEXT}:
         text, number = (next(site for site, s in said.items() if s.kind == kind) for kind in (TEXT, NUMBER))
@@ -203,13 +216,24 @@ def _settled(name: str, said: Mapping[str, Said], rare: int, lacking: bool) -> C
         )
     if not kinds:
         return None
+    missing = sum(s.missing for s in said.values())
     if kinds == {NUMBER}:
-        return Column(name, None, _mean(said.values(), rare), lacking or any(s.missing for s in said.values()))
+        there = sum(s.count for s in said.values() if s.count >= rare)  # of fewer a site need not tell
+        return Column(name, None, _mean(said.values(), rare), (lacking or missing >= least) and there >= least)
     counts = Counter[str]()
     for s in said.values():
         counts.update(s.categories)
-    most = sorted(counts, key=lambda c: (-counts[c], c))[:MOST]
-    return Column(name, tuple(sorted(most))) if most else None
+    named = _named(counts, missing + sum(s.count for s in said.values()), 1 if lacking else least, least)
+    return Column(name, tuple(sorted(named))) if named else None
+
+
+def _named(counts: Mapping[str, int], rows: int, others: int, least: int) -> list[str]:
+    """The categories to tell apart, each with enough rows: rows that are in none of them are none, or enough too."""
+    named = [c for c in sorted(counts, key=lambda c: (-counts[c], c))[:MOST] if counts[c] >= least]
+    rest = rows - sum(counts[c] for c in named)
+    while named and 0 < rest < others:
+        rest += counts[named.pop()]
+    return named
 
 
 def _mean(said: Iterable[Said], rare: int) -> float:

@@ -20,6 +20,7 @@ from ffgb.data.files import Columns, describe_site, label_counts, load_sites, se
 from ffgb.data.preprocess import RARE, Said, Table
 from ffgb.data.survey import Counts, even, surveyed, without_counts
 from ffgb.errors import FFGBError
+from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Resident
 from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Expected, Message, decode, encode
@@ -112,12 +113,16 @@ class Schema:
 
     @staticmethod
     def of(
-        described: Mapping[str, Columns], target: str | None = None, task: str | None = None, rare: int = RARE
+        described: Mapping[str, Columns],
+        target: str | None = None,
+        task: str | None = None,
+        rare: int = RARE,
+        least: int = LEAST,
     ) -> Schema:
         """From what sites say about themselves, by name: an FFGBError that names the site where it does not fit."""
         names = tuple(sorted(described))
         some = [described[name] for name in names]
-        table, classes, task, told = settle(names, some, target, task, rare)
+        table, classes, task, told = settle(names, some, target, task, rare, least)
         shape = some[0].shape if table is None else (len(table.names),)
         rows, test_rows = (tuple(getattr(d, part) for d in some) for part in ("rows", "test_rows"))
         return Schema(names, table, classes, task, shape, rows, test_rows, some[0].outputs, told)

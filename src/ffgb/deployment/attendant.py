@@ -38,6 +38,7 @@ from ffgb.deployment.board import SiteBoard
 from ffgb.deployment.identity import SiteIdentity
 from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError, command, option
+from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
 from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
@@ -142,7 +143,8 @@ def rehearse(
         if len(said.classes) == 1 and site.task != REGRESSION:  # others have others, or there is nothing to learn
             (only,) = said.classes
             said = replace(said, classes=(only, f"not {only}") if isinstance(only, str) else (only, only + 1))
-        schema = Schema.of({site.name: said}, site.target, site.task, site.rare)
+        least = int(values.get("least", LEAST))
+        schema = Schema.of({site.name: said}, site.target, site.task, site.rare, least)
     # alone with itself a site has no one to share masks with; what is under them is the same
     whole = replace(Config(**values), participation=None, secure="off")
     dataset = site.load(schema, whole.seed)

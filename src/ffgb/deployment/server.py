@@ -21,6 +21,7 @@ from ffgb.deployment.keys import der, fingerprint, registered, server_files, wel
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted, FlowerEngine, gather
 from ffgb.errors import FFGBError, option
+from ffgb.features.tables import LEAST
 from ffgb.federation.conversation import Conversation
 from ffgb.federation.masked import Masked, MaskedSetUp
 from ffgb.federation.participants import Participants
@@ -35,9 +36,6 @@ from ffgb.runs.training import Elsewhere, Result, train
 from ffgb.user_code import must_be_named
 
 log = logging.getLogger("ffgb")
-
-LEAST = 10
-"""Rows of a class at all sites together, unless the options say otherwise."""
 
 
 @final
@@ -263,6 +261,11 @@ def _registered(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str,
     return found
 
 
+def _fewest(task: Task) -> dict[str, int]:
+    """Rows of a category at a site, and of an interval or a category at all sites together, by the options."""
+    return {"rare": int(task.settings.get("rare", RARE)), "least": int(task.settings.get("least", LEAST))}
+
+
 def _told(hellos: Mapping[str, Met], minimum: int, task: Task) -> Schema:
     """What sites agree on, from what each has told of its file in the open."""
     if private := sorted(name for name, said in hellos.items() if said.private):
@@ -271,7 +274,7 @@ def _told(hellos: Mapping[str, Met], minimum: int, task: Task) -> Schema:
             f"{option('secure', 'off')} out, or ask its owner"
         )
     described = _believable({name: said.columns for name, said in hellos.items()}, minimum)
-    return Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
+    return Schema.of(described, task.target, task.task, **_fewest(task))
 
 
 def _surveyed(
@@ -299,8 +302,8 @@ def _surveyed(
     ask = MaskedSetUp(masked, Costs(), {}, {}, lambda known, costs: None, setting_up)
     sites = {name: without_counts(hellos[name].columns) for name in names}
     labelled = [name for name in names if hellos[name].labelled]
-    described, counts = survey(ask, sites, labelled, int(task.settings.get("least", LEAST)))
-    schema = Schema.of(described, task.target, task.task, int(task.settings.get("rare", RARE)))
+    described, counts = survey(ask, sites, labelled, _fewest(task)["least"])
+    schema = Schema.of(described, task.target, task.task, **_fewest(task))
     return schema.with_counts(counts)
 
 

@@ -1,4 +1,4 @@
-"""The inputs as they are, standardised features, and maps side by side."""
+"""The inputs as they are, features that are clipped or standardised, and maps side by side."""
 
 from __future__ import annotations
 
@@ -44,6 +44,33 @@ class Flatten(FeatureMap):
 
     def __call__(self, x: Array) -> Array:
         return np.ascontiguousarray(x, np.float32).reshape(len(x), self.dimension)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Clip(After):
+    """Another map's features, each moved to the nearest number between its two ends."""
+
+    inner: FeatureMap
+    low: Array
+    high: Array
+
+    @property
+    def dimension(self) -> int:
+        return self.inner.dimension
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return self.inner.blocks
+
+    @property
+    def bounds(self) -> Array:
+        ends: Array = np.maximum(np.abs(self.low), np.abs(self.high)).astype(np.float64)
+        return ends
+
+    def after(self, z: Array) -> Array:
+        clipped: Array = np.clip(z, self.low.astype(np.float32), self.high.astype(np.float32))
+        return clipped
 
 
 @final

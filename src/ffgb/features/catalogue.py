@@ -20,24 +20,21 @@ from ffgb.features.basic import Concatenate
 from ffgb.features.encoder import Encoder
 from ffgb.features.named import Making, NamedMap
 from ffgb.features.named import Space as Space
-from ffgb.settings import LEARNER, Setting
+from ffgb.settings import DATA, LEARNER, Setting
 
 TREE_DEPTH = 3
 
 
-def _columns(making: Making) -> tables.Columns:
-    return making.once("columns", lambda: tables.look(making.ask, making.moments, making.space.columns))
-
-
 def _trees(making: Making, features: int) -> FeatureMap:
-    return tables.ObliviousTrees(_columns(making), max(1, features >> TREE_DEPTH), TREE_DEPTH, making.seed)
+    trees = tables.ObliviousTrees(making.seen.columns, max(1, features >> TREE_DEPTH), TREE_DEPTH, making.seed)
+    return making.once(("trees", trees.trees), lambda: tables.with_full_leaves(making.ask, trees, making.least))
 
 
 OF_TABLES = (
     # Beside other features the inputs are few and large: a tenth of the others' variance in all.
-    NamedMap("inputs", lambda m, d: m.scaled, smooth=True, weight=lambda space: math.sqrt(0.1 / space.inputs)),
-    NamedMap("steps", lambda m, d: tables.Steps.about(_columns(m), d), 1024),
-    NamedMap("waves", lambda m, d: tables.RankWaves(_columns(m), d, m.seed), 1024),
+    NamedMap("inputs", lambda m, d: m.clipped, smooth=True, weight=lambda space: math.sqrt(0.1 / space.inputs)),
+    NamedMap("steps", lambda m, d: tables.Steps.about(m.seen.columns, d), 1024),
+    NamedMap("waves", lambda m, d: tables.RankWaves(m.seen.columns, d, m.seed), 1024),
     NamedMap("trees", _trees, 2048),
 )
 
@@ -101,4 +98,14 @@ SETTINGS = (
         unset="by the data",
     ),
     Setting("features", "whole", "Features D of a map (features).", LEARNER, unset="by the map", least=1),
+    Setting(
+        "least",
+        "whole",
+        "Rows of all clients together that every bin, category, missing flag and leaf of a table must have, so that "
+        "differences of totals tell nothing of single rows; smaller ones are merged.",
+        DATA,
+        tables.LEAST,
+        least=1,
+        when="A larger number protects rows better. 1 keeps every value apart: only for data that is public.",
+    ),
 )

@@ -18,7 +18,7 @@ from ffgb.core.maps import After, FeatureMap, spectral_norm
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.features.basic import cosines
+from ffgb.features.basic import Standardize, cosines
 from ffgb.features.named import Making, NamedMap
 
 KERNELS = ("gaussian", "laplace", "arc-cosine")
@@ -107,10 +107,10 @@ def bandwidth(variance: Array, kernel: str = "gaussian") -> float:
 
 
 def _make(kernel: str, making: Making, features: int) -> FeatureMap:
-    # standardised inputs have unit variance each; images keep their common scale
-    moments = making.moments
-    variance = moments.variance if making.space.image else (~moments.constant).astype(float)
-    return RandomFourier(making.scaled, features, bandwidth(variance, kernel), making.seed, kernel)
+    # standardised inputs have unit variance each, but for constant ones; images keep their common scale
+    inputs = making.clipped
+    variance = np.isfinite(inputs.scale).astype(float) if isinstance(inputs, Standardize) else making.moments.variance
+    return RandomFourier(inputs, features, bandwidth(variance, kernel), making.seed, kernel)
 
 
 MAPS = (

@@ -15,7 +15,8 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.moments import moments_of
 from ffgb.core.questions import Ask
 from ffgb.core.statistics import Moments
-from ffgb.features.basic import Flatten, Standardize
+from ffgb.features.basic import Clip, Flatten, Standardize
+from ffgb.features.tables import LEAST, Seen, look
 
 T = TypeVar("T")
 
@@ -38,10 +39,13 @@ class Space:
 
 
 class Making:
-    """What a map is made from: totals that are asked for, the space, and a seed.  Nothing is asked for twice."""
+    """What a map is made from: totals that are asked for, the space, a seed, and how many rows must be together.
 
-    def __init__(self, ask: Ask, space: Space, seed: int) -> None:
-        self.ask, self.space, self.seed = ask, space, seed
+    Nothing is asked for twice.
+    """
+
+    def __init__(self, ask: Ask, space: Space, seed: int, least: int = LEAST) -> None:
+        self.ask, self.space, self.seed, self.least = ask, space, seed, least
         self._found: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], T]) -> T:
@@ -61,6 +65,22 @@ class Making:
         """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
         flat = Flatten(self.space.inputs)
         return flat if self.space.image else Standardize.by(self.moments, flat)
+
+    @cached_property
+    def seen(self) -> Seen:
+        """What counts tell of a table's columns."""
+        return look(self.ask, self.moments, self.space.columns, self.least)
+
+    @cached_property
+    def clipped(self) -> FeatureMap:
+        """The inputs with unit variance each; those of tables are clipped where fewer rows than `least` reach.
+
+        Totals of products are then never made up by few rows.  Learners that no total is made of need not ask where.
+        """
+        if self.space.image or self.least == 1:
+            return self.scaled
+        inputs = Clip(Flatten(self.space.inputs), self.seen.low, self.seen.high)
+        return Standardize.by(moments_of(self.ask, inputs), inputs)
 
 
 @final

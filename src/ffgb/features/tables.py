@@ -3,13 +3,17 @@
 All of them see a column through its quantiles, so that scale, skew and outliers do not matter.  Quantiles come from
 counts: clients are asked how many of their values lie in each of some intervals, a few times, and the intervals are
 narrowed where the values are.  Only totals over clients are used.
+
+A difference of two totals is a total over the rows in between.  So at least `least` rows of all clients together lie
+between two neighbouring thresholds of a column, and on either side of every threshold.  The same holds for the rows
+that are in none of a column's categories, for those in an interval that are not missing, and for the leaf of a tree.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, final
 
@@ -28,6 +32,15 @@ EDGES = 128
 
 REFINEMENTS = 3
 """How often the edges are moved to where the values are."""
+
+LEAST = 10
+"""Rows of all clients together that every interval, category, flag and leaf has, unless a setting says otherwise."""
+
+CLOSE = 0.01
+"""Ends of a column are so close, in parts of the distance between them."""
+
+MISSING = "missing"
+"""The column "age missing" says which values of the column "age" are missing."""
 
 HEAVY = 0.05
 """A value that more than this share of the rows has (the zeros of a column of gains) counts as if only these had it:
@@ -106,23 +119,46 @@ class Columns:
         return ranks
 
 
-def look(ask: Ask, moments: Moments, names: Sequence[str]) -> Columns:
+@final
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What counts of all clients' values tell about a table."""
+
+    columns: Columns
+    low: Array
+    high: Array
+    """(columns,), float32: as many rows as it takes are at or below the one, and as many above the other; both are 0
+    for columns that have too few rows apart from their most common value."""
+
+
+def look(ask: Ask, moments: Moments, names: Sequence[str], least: int = LEAST) -> Seen:
     """Find thresholds by counts of all clients' values.  Names like "job=nurse" and "job=clerk" make one category."""
     inputs, spread = len(moments.mean), np.sqrt(moments.variance)[:, None]
     # at first far out and dense at the mean, as nothing else is known
     edges = moments.mean[:, None] + spread * np.sinh(np.linspace(-4.0, 4.0, EDGES))
-    rounds = []
+    rounds: list[tuple[Array, Array]] = []
     for _ in range(REFINEMENTS + 1):
         edges = _ascending(edges)
         counts = ask(Histogram(edges))
         rounds.append((edges, np.cumsum(counts, axis=1)))
-        edges = _refined(edges, counts)
-    cuts = [_cuts([(e[j], below[j]) for e, below in reversed(rounds)]) for j in range(inputs)]
-    most = max(1, *(len(c) for c in cuts))
-    padded = np.array([np.concatenate([c, np.full(most - len(c), np.inf)]) for c in cuts], np.float32)
+        refined = _ascending(_refined(edges, counts))
+        edges = np.array([_where_many(e, _of_column(rounds, j), least) for j, e in enumerate(refined)])
+    found = [_of_column(rounds, j) for j in range(inputs)]
+    flags = _flags(names, inputs)
+    cuts = [_cuts(counted, least) for counted in found]
+    missing = {j: _above(found[flag], cuts[flag]) for j, flag in flags.items() if len(cuts[flag])}
+    cuts = [_cuts(counted, least, missing.get(j, 0)) for j, counted in enumerate(found)]
     known: dict[str, int] = {}
     named = [names[j].partition("=")[0] if j < len(names) and "=" in names[j] else f"#{j}" for j in range(inputs)]
-    return Columns(padded, tuple(known.setdefault(name, len(known)) for name in named))
+    groups = tuple(known.setdefault(name, len(known)) for name in named)
+    for unit in (np.flatnonzero(np.asarray(groups) == g) for g in range(len(known))):
+        for j in _joining_the_rest({int(j): _above(found[j], cuts[j]) for j in unit}, found[0].rows, least):
+            cuts[j] = np.empty(0)
+    most = max(1, *(len(c) for c in cuts))
+    padded = np.array([np.concatenate([c, np.full(most - len(c), np.inf)]) for c in cuts], np.float32)
+    ends = [_ends(counted, least) if len(c) else (0.0, 0.0) for counted, c in zip(found, cuts, strict=True)]
+    low, high = np.array(ends, np.float32).T
+    return Seen(Columns(padded, groups), low, high)
 
 
 def _ascending(edges: Array) -> Array:
@@ -142,23 +178,124 @@ def _refined(edges: Array, counts: Array) -> Array:
     return refined
 
 
-def _cuts(rounds: list[tuple[Array, Array]]) -> Array:
-    """Of edges that separate the same rows, the middle one; none that separates nothing.
+@final
+@dataclass(frozen=True, eq=False)
+class _Counted:
+    """One column: where its values were counted, and how many are at or below each of these edges."""
 
-    The last edges (first in the list) have the quantiles; earlier ones tell apart values that those have lost, the
-    most rows first.
+    edges: Array
+    below: Array
+    last: Array
+    """Which of them are of the last round."""
+    rows: int
+
+
+def _of_column(rounds: Sequence[tuple[Array, Array]], j: int) -> _Counted:
+    """All rounds' edges, the last round's first."""
+    edges = np.concatenate([e[j] for e, _ in reversed(rounds)]).astype(np.float64)
+    below = np.concatenate([b[j, :-1] for _, b in reversed(rounds)])
+    return _Counted(edges, below, np.arange(len(edges)) < EDGES, int(rounds[0][1][j, -1]))
+
+
+def _where_many(edges: Array, counted: _Counted, least: int) -> Array:
+    """Edges that may split an interval with enough rows for two; others move to where was counted before.
+
+    A smaller interval would be merged again.  To count in it would only tell where single values lie.
     """
-    edges = np.concatenate([e for e, _ in rounds]).astype(np.float64)
-    below, rows = np.concatenate([b[:-1] for _, b in rounds]), rounds[0][1][-1]
-    levels = np.unique(below[(below > 0) & (below < rows)])
-    last = np.isin(levels, rounds[0][1][:-1])
+    order = np.argsort(counted.edges, kind="stable")
+    known, below = counted.edges[order], counted.below[order]
+    place = np.searchsorted(known, edges.astype(np.float64))
+    rows = np.diff(below, prepend=0.0, append=counted.rows)[place]
+    moved = known[np.minimum(place, len(known) - 1)].astype(np.float32)
+    return np.where(rows >= 2 * least, edges, moved)
+
+
+def _cuts(counted: _Counted, least: int, missing: int = 0) -> Array:
+    """Of edges that separate the same rows, the middle one; none that separates too few.
+
+    The last edges have the quantiles; earlier ones tell apart values that those have lost, the most rows first.
+    """
+    below, rows = counted.below, counted.rows
+    levels = _merged(np.unique(below[(below > 0) & (below < rows)]), rows, least, missing)
+    last = np.isin(levels, below[counted.last])
     known = np.concatenate([[0.0], levels[last], [rows]])
     place = np.searchsorted(known, levels)
     gap = np.minimum(levels - known[place - 1], known[place] - levels)
     gap[last] = np.inf
     levels = np.sort(levels[np.argsort(-gap, kind="stable")[:EDGES]])
-    same = [edges[below == level] for level in levels]
+    same = [counted.edges[below == level] for level in levels]
     return np.array([0.5 * (e.min() + e.max()) for e in same])
+
+
+def _merged(levels: Array, rows: int, least: int, missing: int) -> Array:
+    """As many of these levels as can be, from both ends on, with enough rows below, between and above them.
+
+    If rows are missing their values, these all lie in one interval, and a column of its own tells who they are.  So in
+    an interval with more rows than these there must be enough others.
+    """
+
+    def enough(gap: float) -> bool:
+        return gap >= least and not missing < gap < missing + least
+
+    middle = int(np.searchsorted(levels, 0.5 * rows))
+    low, high = [0.0], [float(rows)]
+    for level in levels[:middle].tolist():
+        if enough(level - low[-1]):
+            low.append(level)
+    for level in levels[middle:][::-1].tolist():
+        if enough(high[-1] - level):
+            high.append(level)
+    ends = [*low, *reversed(high)]
+    while len(ends) > 2:  # where the two meet, intervals may be too small
+        gaps = np.diff(ends).tolist()
+        small = [k for k, gap in enumerate(gaps) if not enough(gap)]
+        if not small:
+            break
+        k = min(small, key=lambda k: gaps[k])
+        left = k == len(gaps) - 1 or (k > 0 and gaps[k - 1] <= gaps[k + 1])
+        del ends[k if left else k + 1]
+    return np.array(ends[1:-1])
+
+
+def _flags(names: Sequence[str], inputs: int) -> dict[int, int]:
+    """For each column that has one, the column that says which of its values are missing."""
+    places = {name: j for j, name in enumerate(names[:inputs])}
+    return {j: places[flag] for name, j in places.items() if (flag := f"{name} {MISSING}") in places}
+
+
+def _above(counted: _Counted, cuts: Array) -> int:
+    """Rows above the last threshold: those of a category, or with a flag; none if the column has no threshold."""
+    return int(counted.rows - counted.below[counted.edges <= cuts[-1]].max()) if len(cuts) else 0
+
+
+def _joining_the_rest(rows: Mapping[int, int], total: int, least: int) -> list[int]:
+    """Categories of one column, by their rows, that must count as none of the known ones, the smallest first.
+
+    Rows that are in none of the others are no fewer than it takes; or there are none at all.
+    """
+    left = sorted((j for j in rows if rows[j]), key=lambda j: (rows[j], j))
+    rest, joining = total - sum(rows.values()), list[int]()
+    while 0 < rest < least and len(left) > 1:
+        joining.append(left.pop(0))
+        rest += rows[joining[-1]]
+    return joining
+
+
+def _ends(counted: _Counted, least: int) -> tuple[float, float]:
+    """The outermost edges that enough rows reach: at or below the first, and above the second.
+
+    If no row lies beyond the next edge, and that is close, it is taken instead: a value that many rows have stays as it
+    is.
+    """
+    edges, below, above = counted.edges, counted.below, counted.rows - counted.below
+    low, high = float(edges[below >= least].min()), float(edges[above >= least].max())
+    if low >= high:
+        return 0.0, 0.0
+    before, behind = (edges < low) & (below == 0), (edges > high) & (above == 0)
+    near = max(CLOSE * (high - low), float(np.spacing(np.float32(max(-low, high)))))  # nothing is between two numbers
+    first = edges[before].max() if before.any() else -np.inf
+    last = edges[behind].min() if behind.any() else np.inf
+    return float(first) if low - first <= near else low, float(last) if last - high <= near else high
 
 
 @final
@@ -209,13 +346,16 @@ class Steps(FeatureMap):
 class ObliviousTrees(FeatureMap):
     """The leaves of random trees, one-hot; all nodes of a level make the same test, so `depth` tests name a leaf.
 
-    A test is x_j > t with a random threshold, or, for a category, membership in a random half of its values.
+    A test is x_j > t with a random threshold, or, for a category, membership in a random half of its values.  Leaves
+    with few rows are joined: then one of them stands for all, and the features of the others are 0.
     """
 
     columns: Columns
     trees: int
     depth: int
     seed: int
+    joined: Array | None = None
+    """(trees, 2^depth), int64: the leaf that stands for each; None: each for itself."""
 
     @property
     def dimension(self) -> int:
@@ -242,15 +382,70 @@ class ObliviousTrees(FeatureMap):
                     tests.append((np.sort(rng.choice(unit, size, replace=False)), 0.5))
         return tests
 
-    def __call__(self, x: Array) -> Array:
+    def leaves(self, x: Array) -> Array:
+        """(n, trees): the leaf of each point in each tree, before any are joined."""
         flat = np.ascontiguousarray(x, np.float32).reshape(len(x), -1)
+        leaves = np.zeros((len(x), self.trees), np.intp)
+        for k, (unit, threshold) in enumerate(self._tests):
+            tree = k // self.depth
+            leaves[:, tree] = 2 * leaves[:, tree] + (flat[:, unit].sum(axis=1) > threshold)
+        return leaves
+
+    def __call__(self, x: Array) -> Array:
+        leaves, trees = self.leaves(x), np.arange(self.trees)
+        if self.joined is not None:
+            leaves = self.joined[trees, leaves]
         z = np.zeros((len(x), self.trees, 2**self.depth), np.float32)
-        for tree in range(self.trees):
-            leaf = np.zeros(len(x), np.intp)
-            for unit, threshold in self._tests[tree * self.depth : (tree + 1) * self.depth]:
-                leaf = 2 * leaf + (flat[:, unit].sum(axis=1) > threshold)
-            z[np.arange(len(x)), tree, leaf] = 1.0 / np.sqrt(self.trees)
+        z[np.arange(len(x))[:, None], trees, leaves] = 1.0 / np.sqrt(self.trees)
         return z.reshape(len(x), self.dimension)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeavesOf(Question):
+    """How many rows each leaf of each tree has."""
+
+    what: ClassVar[str] = "rows of leaves"
+    trees: ObliviousTrees
+
+    @property
+    def sums(self) -> Mapping[str, Sum]:
+        return {"counts": Sum((self.trees.trees, 2**self.trees.depth), 2.0**31 - 1, 32, "count")}
+
+    def part(self, here: Here) -> Tensors:
+        leaves, size = self.trees.leaves(np.asarray(here.points.x, np.float32)), 2**self.trees.depth
+        return {"counts": np.array([np.bincount(tree, minlength=size) for tree in leaves.T], np.float64)}
+
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        counts = own["counts"]
+        if (counts < 0).any() or (counts.sum(axis=1) != rows).any():
+            raise FFGBError(f"its rows do not each have a leaf in every tree: it has {rows} rows")
+
+    def total(self, sums: Tensors) -> Array:
+        return sums["counts"]
+
+
+def with_full_leaves(ask: Ask, trees: ObliviousTrees, least: int) -> ObliviousTrees:
+    """The same trees, with leaves joined until each has enough rows of all clients together."""
+    counts = ask(LeavesOf(trees))
+    return replace(trees, joined=np.array([_joined(tree, trees.depth, least) for tree in counts], np.int64))
+
+
+def _joined(counts: Array, depth: int, least: int) -> list[int]:
+    """Which leaf stands for each: the one with the fewest rows joins the smallest that differs in one test, the last
+    test that tells it from any."""
+    stands, rows = list(range(len(counts))), dict(enumerate(counts.tolist()))
+    while len(rows) > 1:
+        small = min(rows, key=lambda leaf: (rows[leaf], leaf))
+        if rows[small] >= least:
+            break
+        own = [leaf for leaf, other in enumerate(stands) if other == small]
+        beside = ({stands[leaf ^ (1 << level)] for leaf in own} - {small} for level in range(depth))
+        other = min(next(filter(None, beside)), key=lambda leaf: (rows[leaf], leaf))
+        kept, gone = min(small, other), max(small, other)
+        rows[kept] += rows.pop(gone)
+        stands = [kept if leaf == gone else leaf for leaf in stands]
+    return stands
 
 
 @final

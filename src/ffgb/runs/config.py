@@ -43,6 +43,9 @@ def code(name: object) -> bool:
     return isinstance(name, str) and ":" in name and not name.endswith(".onnx")
 
 
+BEFORE: Mapping[str, Any] = {"least": 1}
+"""Settings that runs of earlier versions do not name, as these versions behaved: tables had no least counts."""
+
 OWN = (
     Setting(
         "algorithm",
@@ -170,8 +173,8 @@ class _Config:
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Config:
         """The configuration in a run's `config.json`, if its site files are still what they were."""
-        # What a version before did not know of was as it is by default now.
-        values = {name: content[name] for name in SETTINGS if name in content}
+        # What a version before did not know of was as it is by default now, with few exceptions.
+        values = {name: content.get(name, BEFORE.get(name)) for name in SETTINGS if name in content or name in BEFORE}
         config = Config(**values, asked=tuple(content.get("asked") or ()))
         before = content.get("sha256", {})
         for file, now in config.fingerprints().items():
@@ -228,6 +231,7 @@ def load_data(config: Config) -> Dataset:
             table=before.table if before is not None else None,
             categories=config.categories,
             rare=config.rare,
+            least=config.least,
             weights=config.weights,
             exposure=config.exposure,
         )

@@ -63,9 +63,14 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
     def mapped(ask: Ask, *, trial: bool) -> FeatureMap:
         if model is not None:
             return model.family.features
-        features, standardize = Maps(ask, space, config.seed).make(config.map, config.features)
+        # a trial has few rows, and must not have fewer features than all rows have
+        maps = Maps(ask, space, config.seed, 1 if trial else config.least)
+        features, standardize = maps.make(config.map, config.features)
         if not features.dimension and not trial:
-            raise FFGBError(f"the map {config.map} has no features here: every column is the same at all points")
+            raise FFGBError(
+                f"the map {config.map} has no features here: in every column all rows, or all but a few, have the same "
+                f"value; {option('least')} is {config.least}, and the clients have {space.points} rows together"
+            )
         if standardize and not trial:
             features = Standardize.by(moments_of(ask, features, alike=True), features, total=1.0)
         return features

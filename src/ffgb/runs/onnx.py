@@ -28,7 +28,7 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
 from ffgb.errors import FFGBError, command, missing_extra, option
-from ffgb.features.basic import TURN, Concatenate, Flatten, Standardize
+from ffgb.features.basic import TURN, Clip, Concatenate, Flatten, Standardize
 from ffgb.features.bins import Bins
 from ffgb.features.encoder import Encoder
 from ffgb.features.fourier import RandomFourier
@@ -223,6 +223,12 @@ def _(phi: Flatten, g: Graph, x: str, shape: tuple[int, ...]) -> str:
 
 
 @features.register
+def _(phi: Clip, g: Graph, x: str, shape: tuple[int, ...]) -> str:
+    z = features(phi.inner, g, x, shape)
+    return g("Min", g("Max", z, phi.low.astype(np.float32)), phi.high.astype(np.float32))
+
+
+@features.register
 def _(phi: Standardize, g: Graph, x: str, shape: tuple[int, ...]) -> str:
     z = g.cast(features(phi.inner, g, x, shape), "float64")
     return g.cast(g("Div", g("Sub", z, phi.mean.astype(np.float64)), phi.scale.astype(np.float64)), "float32")
@@ -272,8 +278,11 @@ def _(phi: ObliviousTrees, g: Graph, x: str, shape: tuple[int, ...]) -> str:
     thresholds = _f32(*(threshold for _, threshold in phi._tests))
     bits = g.cast(g("Greater", g("MatMul", g.reshape(x, -1, inputs), sums), thresholds), "float32")
     powers = _f32(*(2.0 ** (phi.depth - 1 - level) for level in range(phi.depth)))[:, None]
-    leaf = g.cast(g("MatMul", g.reshape(bits, -1, phi.trees, phi.depth), powers), "int64")
-    hot = g("OneHot", g.reshape(leaf, -1, phi.trees), np.array([2**phi.depth], np.int64),
+    leaf = g.reshape(g.cast(g("MatMul", g.reshape(bits, -1, phi.trees, phi.depth), powers), "int64"), -1, phi.trees)
+    if phi.joined is not None:
+        first = np.arange(phi.trees, dtype=np.int64) << phi.depth
+        leaf = g("Gather", phi.joined.astype(np.int64).ravel(), g("Add", leaf, first))
+    hot = g("OneHot", leaf, np.array([2**phi.depth], np.int64),
             _f32(0.0, 1.0 / np.sqrt(phi.trees)))  # fmt: skip
     return g.reshape(hot, -1, phi.dimension)
 
@@ -630,12 +639,15 @@ def _given(model: Model, raw: Mapping[str, Array]) -> dict[str, Array]:
 # Rows to try a file on
 
 
-def _cuts(columns: Iterable[Columns], f: Function) -> dict[int, Array]:
-    """Where maps and trees cut an input, by input; nothing for those that they do not cut."""
+def _cuts(columns: Iterable[Columns], clips: Iterable[Clip], f: Function) -> dict[int, Array]:
+    """Where maps and trees cut or clip an input, by input; nothing for those that they do not cut."""
     cuts = defaultdict[int, list[Array]](list)
     for table in columns:
         for j, count in enumerate(table.count):
             cuts[j].append(table.cuts[j, :count])
+    for clip in clips:
+        for j, (low, high) in enumerate(zip(clip.low, clip.high, strict=True)):
+            cuts[j].append(np.array([low, high] if low < high else [], np.float64))
     for j, threshold in _thresholds(f):
         cuts[j].append(threshold)
     merged = {j: np.unique(np.concatenate(found).astype(np.float64)) for j, found in cuts.items()}
@@ -661,11 +673,12 @@ class _Places:
         inputs, maps = int(np.prod(model.shape)), list(_maps(model.family.features))
         mean, spread, scaled = np.zeros(inputs), np.ones(inputs), False
         for phi in maps:
-            if isinstance(phi, Standardize) and isinstance(phi.inner, Flatten):
-                scaled, mean, spread = True, phi.mean, np.where(np.isfinite(phi.scale), phi.scale, 1.0)
+            match phi:
+                case Standardize(inner=Flatten() | Clip(inner=Flatten())):
+                    scaled, mean, spread = True, phi.mean, np.where(np.isfinite(phi.scale), phi.scale, 1.0)
         columns = [phi.columns for phi in maps if isinstance(phi, Steps | ObliviousTrees | RankWaves)]
         binary = frozenset(int(j) for table in columns for unit in table.units if len(unit) > 1 for j in unit)
-        cuts = _cuts(columns, model.f)
+        cuts = _cuts(columns, [phi for phi in maps if isinstance(phi, Clip)], model.f)
         if not scaled:
             for j, found in cuts.items():
                 mean[j], spread[j] = np.median(found), float(np.std(found)) or max(1.0, abs(float(found[0])))
