@@ -290,12 +290,26 @@ def test_too_many_parameters_for_the_rows_are_refused(files: list[Path], tmp_pat
     assert any("allows 1 a row (parameters_per_row)" in text for text in federation.said)
 
 
-def test_a_class_with_few_rows_in_all_is_named(files: list[Path], tmp_path: Path) -> None:
+def test_a_class_with_few_rows_in_all_is_not_named(files: list[Path], tmp_path: Path) -> None:
     text = files[0].read_text()
     files[0].write_text(text + text.splitlines()[1].rsplit(",", 1)[0] + ",rare\n")
     federation = Federation(tmp_path, files, JOB)
-    with pytest.raises(FFGBError, match="the class rare has 1 rows at all sites together"):
+    with pytest.raises(FFGBError, match="a class has 1 rows at all sites together"):
         federation.train(tmp_path / "run")
+
+
+def test_a_shorter_list_of_participants_is_refused(files: list[Path], tmp_path: Path) -> None:
+    """The difference of two totals would be the part of the site that is left out."""
+    federation = Federation(tmp_path, files, JOB)
+    federation.train(tmp_path / "run")
+    federation.grid.contexts.pop(103)
+    del federation.attendants[103]
+    with pytest.raises(FFGBError, match="sent no key"):
+        federation.train(tmp_path / "run2")
+    assert any("west took part before, and is not in the list" in text for text in federation.said)
+    for name in NAMES:
+        (tmp_path / "homes" / name / "participants.json").unlink()
+    assert federation.train(tmp_path / "run3").finished
 
 
 # A site's identity
@@ -318,6 +332,7 @@ def test_an_identity_keeps_its_secret_and_its_list(tmp_path: Path) -> None:
         ({**keys, "west": keys["south"]}, "two participants have the same key"),
         ({**keys, "zoe": identities(tmp_path, ("zoe",))["zoe"].registered}, "zoe is not among the participants"),
         ({name: keys[name] for name in ("east", "west")}, "the policy of east wants at least 3"),
+        ({name: keys[name] for name in ("east", "north", "west")}, "south took part before"),
     ):
         with pytest.raises(FFGBError, match=words):
             east.check(wrong, 0)

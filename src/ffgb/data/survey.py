@@ -6,6 +6,7 @@ values, means, categories and classes come from totals (core/survey.py): the tab
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -89,10 +90,12 @@ def survey(
 
     `sites` is what they said without counts, `labelled` are those whose target may be a class.
     """
-    columns = tuple(dict.fromkeys(name for said in sites.values() for name in said.columns))
+    # a column that half of the sites or fewer have is not used, and its sums would be those of few
+    having = Counter(name for said in sites.values() for name in said.columns)
+    columns = tuple(name for name in having if 2 * having[name] > len(sites))
     sums = ask(FileSums(columns))
     text = tuple(c for c in columns if any(_kind(said, c) == TEXT for said in sites.values()))
-    names = names_of(ask, (*text, TARGET) if labelled else text)
+    names = names_of(ask, (*text, TARGET) if labelled else text, {TARGET: least})
     found = {site: dict(said.columns) for site, said in sites.items()}
     for column, counted, total in zip(columns, sums["counts"], from_limbs(sums["totals"]), strict=True):
         missing, there, told = (int(n) for n in counted)
@@ -103,7 +106,7 @@ def survey(
                 found[first][column] = Said(kind, *counts, names.get(column, {}) if kind == TEXT else {})
     classes = names.get(TARGET, {})
     if labelled:
-        check_classes(classes, least)
+        check_classes(classes, least)  # two that shared a bucket
     described = {
         site: replace(said, columns=found[site], classes=_classes(classes, said.kind) if site in labelled else ())
         for site, said in sites.items()
@@ -117,8 +120,8 @@ def check_classes(classes: Mapping[str, int], least: int) -> None:
     if few:
         rows, name = few[0]
         raise FFGBError(
-            f"the class {shown(name)} has {rows} rows at all sites together, and sums over fewer than {least} say too "
-            "much about each; leave its rows out, or join it with another class"
+            f"a class{f' ({shown(name)})' * bool(name)} has {rows} rows at all sites together, and sums over fewer "
+            f"than {least} say too much about each; sites leave its rows out, or join it with another class"
         )
 
 
@@ -131,11 +134,17 @@ def even(total: int, places: int) -> tuple[int, ...]:
     return tuple(total // places + (k < total % places) for k in range(places))
 
 
-def names_of(ask: Ask, columns: Sequence[str]) -> dict[str, dict[str, int]]:
-    """The names that sites have in each of these columns, with the rows of all sites, from sums alone."""
+def names_of(ask: Ask, columns: Sequence[str], fewest: Mapping[str, int] | None = None) -> dict[str, dict[str, int]]:
+    """The names that sites have in each of these columns, with the rows of all sites, from sums alone.
+
+    Where a column must have so many rows of each name, and has not, no name of it is asked for.
+    """
     found: dict[str, dict[str, tuple[int, int]]] = {column: {} for column in columns}
     for attempt in range(ATTEMPTS if columns else 0):
         left = _left(ask(NameCounts(tuple(columns), attempt)), found, attempt)
+        for column, row in zip(columns, left, strict=True):
+            if row.any():
+                check_classes({"": int(row[row > 0].min())}, (fewest or {}).get(column, 0))
         items = [(columns[c], int(k)) for c, k in zip(*np.nonzero(left), strict=True)]
         resolved = True
         for some in in_pieces(items):

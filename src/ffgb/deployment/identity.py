@@ -77,20 +77,32 @@ class SiteIdentity(Identity):
         self._meet(marks)
 
     def _meet(self, marks: Mapping[str, str]) -> None:
-        """Compare the others with those in the policy, or with those that were met before."""
-        known = dict(self.policy.participants) or self.met()
-        others = {name: mark for name, mark in marks.items() if name != self.name}
+        """Compare the others with those in the policy, and with those that were met before: these may not change, since
+        the difference of totals over two lists tells the part of a site that is only in one."""
+        others, before = {name: mark for name, mark in marks.items() if name != self.name}, self.met()
+        for known in (dict(self.policy.participants), before):
+            self._compare(others, known)
+        if left := sorted(before.keys() - others.keys()):
+            raise FFGBError(
+                f"{shown(left[0])} took part before, and is not in the list of participants now: the difference of "
+                f"both would tell its part; to agree to the new list all the same, the owner of {self.name} removes "
+                f"{PARTICIPANTS} in its folder"
+            )
+        if not before:
+            if not self.policy.participants and not self.confirm(others):
+                raise FFGBError("the owner of this site has not agreed to these participants")
+            private(self.folder)
+            atomic_write(self.folder / PARTICIPANTS, json.dumps(others, indent=1).encode(), 0o600)
+
+    @staticmethod
+    def _compare(others: Mapping[str, str], known: Mapping[str, str]) -> None:
+        """Raise an FFGBError if one of the others is not known, or has another key; if no one is known, all may be."""
         strange = [name for name in others if known.get(name) != others[name]] if known else []
         if strange:
             name, why = strange[0], "is not among the participants that this site knows"
             if name in known:
                 why = f"has another key than this site knows: {others[name]} in place of {known[name]}"
             raise FFGBError(f"{shown(name)} {why}; ask its owner, and the server's operator")
-        if not known:
-            if not self.confirm(others):
-                raise FFGBError("the owner of this site has not agreed to these participants")
-            private(self.folder)
-            atomic_write(self.folder / PARTICIPANTS, json.dumps(others, indent=1).encode(), 0o600)
 
     def met(self) -> dict[str, str]:
         """The participants that this site has met: fingerprints by name."""
