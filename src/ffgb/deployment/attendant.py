@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -205,7 +206,7 @@ class Attendant:
         """Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
         `say` is told of every message.  With an identity and a policy that says so, it answers under masks alone.
         """
-        self.policy, self.identity = policy or Policy(secure=False), identity
+        self.policy, self.identity = policy or Policy(secure=False, parameters_per_row=math.inf), identity
         self.secure = self.policy.secure and identity is not None
         self._surveyor: Host | None = None
         self._broken: str | None = None
