@@ -76,9 +76,10 @@ class Host:
                 message.client, message.tensors["x"], message.tensors["y"], message.tensors.get("weights")
             )
             return
-        sending, masking, failure = None, None, None
+        sending, masking, failure, digest = None, None, None, b""
         try:
             sending, masking = self._read(message), Masking.of(message)
+            digest = hashlib.sha256(data).digest() if masking is not None else b""
             if message.kind == Setup.kind:
                 self.setup = data
         except Exception as error:  # every client that was asked says so
@@ -89,7 +90,9 @@ class Host:
                     raise failure or FFGBError("a message says nothing")
                 # no warnings: what overflows is found by the oracle, or in the loss, and said in a sentence
                 with np.errstate(all="ignore"):
-                    answer = self._answer(i, sending, masking, data)
+                    answer = self._answer(i, sending, masking, digest)
+                if isinstance(sending, Introduce | Roll):
+                    self.rolls[sending.kind] = data
             except FFGBError as error:
                 values = {"text": error.raw, "diverged": isinstance(error, DivergedError)}
                 answer = Message("error", message.round, i, values)
@@ -100,15 +103,12 @@ class Host:
             yield i, encode(answer)
             self._make_room(i)
 
-    def _answer(self, i: int, sending: Sending, masking: Masking | None, data: bytes) -> Message:
-        """A client's answer, under masks where the message says so."""
+    def _answer(self, i: int, sending: Sending, masking: Masking | None, digest: bytes) -> Message:
+        """A client's answer, under masks where the message says so: they depend on its hash."""
         if isinstance(sending, Introduce | Roll | Prepare | Unmask | Reopen):
             if i not in self.secured:
                 self.secured[i] = Secured(i, self.identity(i))
-            answer = self.secured[i].answer(sending)
-            if isinstance(sending, Introduce | Roll):
-                self.rolls[sending.kind] = data
-            return answer
+            return self.secured[i].answer(sending)
         secured = self.secured.get(i)
         if masking is None or i in masking.bare:
             answer = self.clients[i].answer(sending)
@@ -121,7 +121,7 @@ class Host:
         if answer.kind in OPEN:
             return answer
         part = self._part(i, sending, answer)
-        return secured.hidden(part, sums_of(sending), hashlib.sha256(data).digest(), masking, answer.round)
+        return secured.hidden(part, sums_of(sending), digest, masking, answer.round)
 
     def _part(self, i: int, sending: Sending, answer: Message) -> dict[str, Array]:
         """A client's numbers as they are added up under masks."""

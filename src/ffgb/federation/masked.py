@@ -29,9 +29,10 @@ from ffgb.federation.parts import check_own, means_of
 from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.federation.totals import AT_ONCE, RoundAsk, SetUp, total_of
+from ffgb.privacy.ciphers import KEY, tag
 from ffgb.privacy.hidden import Hidden
 from ffgb.privacy.integers import ROWS, SHARE, SHARES
-from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, hash_of, sign_of, too_few
+from ffgb.privacy.masks import FEWEST, MaskedSum, Roster, check_threshold, sign_of, too_few
 from ffgb.privacy.reports import Scores
 from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
@@ -123,8 +124,9 @@ class Masked:
         self.number = -1
         self._roll: Roll | None = None
         self._prepared: dict[int, Unmasking] = {}
-        self._digests: dict[int, bytes] = {}
-        """Hashes of the parts of the last question: who sends it again sends the same."""
+        self._tags: dict[int, bytes] = {}
+        """Of the parts of the last question: who sends its part again sends the same."""
+        self._marker = secrets.token_bytes(KEY)
 
     @staticmethod
     def _group(
@@ -231,7 +233,7 @@ class Masked:
                     if i not in group_of:
                         continue
                     sums[group_of[i]].add(answer.tensors)
-                    self._digests[i] = _digest(answer)
+                    self._tags[i] = self._tag(answer)
                     came[group_of[i]].append(i)
                     answer = replace(answer, tensors={})
                 others[i] = answer
@@ -284,7 +286,7 @@ class Masked:
             answer, place = ask(hidden, [i]).get(i), group.place(i)
             if answer is None or answer.kind != "masked":
                 return f"{group.names[place]} does not send its part again"
-            if _digest(answer) != self._digests[i]:
+            if self._tag(answer) != self._tags[i]:
                 return f"{group.names[place]} sends another part than before"
             bare, name = MaskedSum(hidden.sums), group.names[place]
             bare.add(answer.tensors)
@@ -296,6 +298,9 @@ class Masked:
             if (why := _wrong(question, Whole(bare.total, [i], False))) is not None:
                 found.append(f"{self.conversation.clients.name(i)} has sent a part that is impossible ({why})")
         return "; ".join(found) or f"each part alone is possible, and no one can be named; {DOUBT}"
+
+    def _tag(self, answer: Message) -> bytes:
+        return tag(self._marker, (answer.tensors[name] for name in sorted(answer.tensors)))
 
     def silent(self, others: dict[int, Message]) -> str:
         """The clients that did not answer, in words."""
@@ -311,10 +316,6 @@ class Masked:
         if self.bare:
             test = Scores.of(others[i].values for i in self.bare if i in others and others[i].kind == "report")
         return train, test
-
-
-def _digest(answer: Message) -> bytes:
-    return hash_of(answer.tensors[name] for name in sorted(answer.tensors))
 
 
 def _wrong(question: Question, whole: Whole) -> str | None:

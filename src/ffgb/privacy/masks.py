@@ -23,7 +23,7 @@ import numpy as np
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import KEY, add_stream, agreed, derived, public_of
+from ffgb.privacy.ciphers import KEY, add_streams, agreed, derived, public_of, tag
 
 FEWEST = 3
 """Sites: of two, each knows the other's part from the total."""
@@ -114,7 +114,8 @@ class Masks:
             for other in roster.neighbours(name)
         }
         self.used: dict[bytes, bytes] = {}
-        """The content that has left under the mask of each question: hashes of both."""
+        """The content that has left under the mask of each question: a hash of the question, and a tag of the part."""
+        self._marker = derived(key, b"ffgb content" + roster.digest)
 
     def box_key(self, other: str, sender: str, number: int) -> bytes:
         """The key of a box that one of two sites sends the other."""
@@ -144,28 +145,22 @@ class Masks:
         be what the mask is to hide.
         """
         label = self.label(question)
-        content = hash_of(part[name] for name in sorted(sums))
+        content = tag(self._marker, (part[name] for name in sorted(sums)))
         if self.used.setdefault(label, content) != content:
             raise FFGBError(
                 "a question came again after this site's answer to it had changed; its mask is not used twice"
             )
         found = {name: wrapping(part[name], each) for name, each in sums.items()}
         flat = [found[name] for name in sorted(found)]
-        for other in self._pairs:
-            if other in without:
-                continue
-            add_stream(flat, derived(self.seed(other, number), label), sign_of(self.name, other))
+        keys = [
+            (derived(self.seed(other, number), label), sign_of(self.name, other))
+            for other in self._pairs
+            if other not in without
+        ]
         if own is not None:
-            add_stream(flat, derived(own, label), 1)
+            keys.append((derived(own, label), 1))
+        add_streams(flat, keys)
         return unwrapped(found, sums)
-
-
-def hash_of(arrays: Iterable[Array]) -> bytes:
-    """SHA-256 of arrays, one after the other."""
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).data)
-    return found.digest()
 
 
 def sign_of(name: str, other: str) -> int:
@@ -177,7 +172,11 @@ def wrapping(array: Array, each: Sum) -> Array:
     """Integers that go round: a copy, flat, without sign."""
     if each.kind == "largest":
         raise FFGBError("the largest of all sites is no sum, and cannot be masked")
-    return np.ascontiguousarray(array, each.dtype).ravel().view(f"uint{each.bits}").copy()
+    return _flat(array, each).copy()
+
+
+def _flat(array: Array, each: Sum) -> Array:
+    return np.ascontiguousarray(array, each.dtype).ravel().view(f"uint{each.bits}")
 
 
 def unwrapped(flat: Mapping[str, Array], sums: Mapping[str, Sum]) -> dict[str, Array]:
@@ -195,13 +194,12 @@ class MaskedSum:
 
     def add(self, part: Tensors) -> None:
         for name, each in self.sums.items():
-            self._total[name] += wrapping(part[name], each)
+            self._total[name] += _flat(part[name], each)
 
     def unmask(self, streams: Sequence[tuple[bytes, int]]) -> None:
         """Take off masks that did not cancel: keys, and the signs with which they were added."""
         flat = [self._total[name] for name in sorted(self._total)]
-        for key, sign in streams:
-            add_stream(flat, key, -sign)
+        add_streams(flat, [(key, -sign) for key, sign in streams])
 
     @property
     def total(self) -> dict[str, Array]:

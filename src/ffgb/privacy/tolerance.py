@@ -31,7 +31,7 @@ import numpy as np
 
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import KEY, TAG, add_stream, derived, opened, sealed
+from ffgb.privacy.ciphers import KEY, TAG, add_streams, derived, opened, sealed
 from ffgb.privacy.masks import Masks, Roster, sign_of
 from ffgb.privacy.shares import joined, mark, secret_of, split
 
@@ -90,7 +90,7 @@ class Tolerance:
                 found["boxes"][k, other] = np.frombuffer(box, np.uint8)
                 seeds[other] = np.frombuffer(self.masks.seed(name, number), np.uint8)
             flat = seeds.ravel()
-            add_stream([flat], derived(key, b"ffgb seeds"), 1)
+            add_streams([flat], [(derived(key, b"ffgb seeds"), 1)])
             found["seeds"][k] = flat.reshape(N, KEY)
             found["marks"][k] = np.stack([np.frombuffer(mark(secret), np.uint8) for secret in (own, key)])
         return found
@@ -165,7 +165,7 @@ class Unmasking:
                 continue
             key = holders.secret(i, marks[1].tobytes())
             seeds = self.prepared[i]["seeds"][k].ravel().copy()
-            add_stream([seeds], derived(key, b"ffgb seeds"), -1)
+            add_streams([seeds], [(derived(key, b"ffgb seeds"), -1)])
             for other in came:
                 seed = seeds.reshape(-1, KEY)[other].tobytes()
                 found.append((derived(seed, label), sign_of(roster.names[other], name)))
