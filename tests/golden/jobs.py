@@ -337,7 +337,7 @@ ENGINES = [
     Job(
         "sites",
         "sites.csv",
-        ('target = "digit"\nlearner = "linear"\ngeometry = "local"\nrounds = 2\nridge = 0.1\n',),
+        ('target = "digit"\nlearner = "linear"\ngeometry = "local"\nrounds = 2\nridge = 0.1\nsecure = "off"\n',),
         where=ON_LOOPBACK,
     ),
     Job(

@@ -24,7 +24,7 @@ from ffgb.core.schedules import Constant
 from ffgb.core.weighting import Weighting
 from ffgb.data import Dataset
 from ffgb.engines.local import InProcess
-from ffgb.features.basic import Concatenate, Flatten, Standardize
+from ffgb.features.basic import Clip, Concatenate, Flatten, Standardize
 from ffgb.features.tables import Columns, Histogram, Steps
 from ffgb.federation.parts import means_of
 from ffgb.federation.server import Server
@@ -74,6 +74,16 @@ class Seen:
     @property
     def x(self) -> Array:
         return np.asarray(self.dataset.x, np.float64).reshape(len(self.dataset.x), -1)
+
+    @property
+    def clipped(self) -> Array:
+        """The rows as features have them: a row is read if nothing but what is clipped is missing."""
+        maps: list[FeatureMap] = [self.state.job.family.features]
+        for features in maps:  # all that they are made of
+            if isinstance(features, Clip):
+                return features(self.dataset.x).astype(np.float64)
+            maps += getattr(features, "parts", ()) or ([features.inner] if hasattr(features, "inner") else [])
+        return self.x
 
     @property
     def scale(self) -> Array:
@@ -194,11 +204,12 @@ class Verdict:
 
 def judged(seen: Seen, i: int, found: Sequence[Row]) -> Verdict:
     """Compare with the truth: a row is read if every column is right."""
-    x, y = seen.x[seen.parts[i]], seen.dataset.y[seen.parts[i]]
+    x, clipped, y = (values[seen.parts[i]] for values in (seen.x, seen.clipped, seen.dataset.y))
     read, labels, worst = set[int](), 0, 0.0
     for row in found:
         use = np.isfinite(row.values)
-        distance = np.abs((x[:, use] - row.values[use]) / seen.scale[use]).max(axis=1, initial=0.0)
+        off = np.minimum(*(np.abs(truth[:, use] - row.values[use]) for truth in (x, clipped)))
+        distance = (off / seen.scale[use]).max(axis=1, initial=0.0)
         r = int(np.argmin(distance))
         if not distance[r] < CLOSE or r in read:
             continue

@@ -1,0 +1,168 @@
+"""From totals over all clients no row is read, as every interval, category, flag and leaf has enough rows.
+
+The same programs read rows if `least` is 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffgb.core.maps import FeatureMap
+from ffgb.core.points import Points
+from ffgb.core.questions import ask_locally
+from ffgb.features.catalogue import Maps, Space
+from ffgb.features.tables import LEAST, ObliviousTrees
+from tests.privacy.attacks import Row, Seen, judged
+from tests.privacy.totals import Totals, in_total, single_values
+
+SETS = ("heart", "wine", "breast_cancer", "adult", "cal_housing")
+READ = {"heart": 40, "wine": 130, "breast_cancer": 5, "adult": 10, "cal_housing": 0}
+"""Rows that are read from totals if every value is kept apart, at least."""
+
+
+def differences(totals: Totals) -> list[Row]:
+    """Neighbouring thresholds, rows in none of the categories, and inputs far from what is usual."""
+    sets = np.column_stack([totals.intervals(), totals.complements()])
+    return [*totals.alone(sets), *totals.extremes()]
+
+
+def nested(totals: Totals) -> list[Row]:
+    """Sets of rows of any two columns, of which one is within the other."""
+    above, _ = totals.above()
+    halves = np.column_stack([above, totals.everyone()[:, None] - above])
+    intervals = np.column_stack([totals.intervals(), totals.complements()])
+    return [*totals.alone(totals.nested(halves)), *totals.alone(totals.nested(intervals))]
+
+
+def rows_in(sets: np.ndarray, totals: Totals) -> np.ndarray:
+    """Of each set, rounded."""
+    found: np.ndarray = np.rint([totals.sums(w)[-1] for w in sets.T])
+    return found
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_row_is_read_from_totals(name: str, real_data: Any) -> None:
+    seen = in_total(data=(name,))
+    totals = Totals.of(seen)
+    assert seen.config.least == LEAST
+    for sets in (totals.intervals(), totals.complements()):
+        counts = rows_in(sets, totals)
+        assert counts[counts > 0].min() >= LEAST
+    assert judged(seen, 0, differences(totals)).read == 0
+    if name != "breast_cancer":
+        assert judged(seen, 0, nested(totals)).read == 0
+
+
+@pytest.mark.parametrize("name", ["heart", "wine", "breast_cancer", "adult"])
+def test_rows_and_labels_are_read_if_every_value_is_kept_apart(name: str, real_data: Any) -> None:
+    seen = in_total(data=(name,), least=1)
+    verdict = judged(seen, 0, differences(Totals.of(seen)))
+    assert verdict.read >= READ[name]
+    assert verdict.labels == verdict.read
+
+
+def test_columns_that_nearly_determine_one_another_still_tell_a_few_rows() -> None:
+    """Radius and perimeter: all rows but one that are above a threshold of the one are above one of the other.
+
+    Least counts do not help against that.  Noise does, and so do fewer thresholds.
+    """
+    read = [
+        judged(seen, 0, nested(Totals.of(seen))).read
+        for seen in (in_total(data=("breast_cancer",), least=least) for least in (1, LEAST))
+    ]
+    assert read[0] > 2 * read[1]
+    assert read[1] <= 6
+
+
+@pytest.mark.parametrize(("least", "read"), [(1, 40), (LEAST, 0)])
+def test_a_sketch_tells_no_more_than_the_gram(least: int, read: int, real_data: Any) -> None:
+    seen = in_total(data=("heart",), gram="nystrom", rank=1000, least=least)
+    verdict = judged(seen, 0, differences(Totals.of(seen)))
+    assert read <= verdict.read <= 10 * read
+
+
+# A table with a row that differs from all others in one way: what makes it so, and the setting for it to be there
+
+
+ROWS, ODD = 400, 123
+
+
+def table(kind: str) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.integers(0, 4, ROWS), "b": rng.integers(0, 5, ROWS), "c": rng.integers(0, 3, ROWS)})
+    frame = frame.astype(float)
+    odd = np.arange(ROWS) == ODD
+    match kind:
+        case "extreme":
+            frame["d"] = np.where(odd, 1e6, 0.0)
+        case "tail":
+            frame["d"] = np.where(odd, 1e6, rng.standard_normal(ROWS))
+        case "missing":
+            frame["d"] = np.where(odd, np.nan, rng.integers(0, 3, ROWS))
+        case "there":
+            frame["d"] = np.where(odd, 1.0, np.nan)
+        case "category":
+            frame["d"] = np.where(odd, "x", rng.choice(["y", "z"], ROWS))
+        case "no category":
+            frame["d"] = [None if i == ODD else value for i, value in enumerate(rng.choice(["y", "z"], ROWS))]
+        case "beside the missing":
+            values = np.where(np.arange(ROWS) < 200, -5.0, 5.0) + rng.uniform(-1, 1, ROWS)
+            values[rng.permutation(np.flatnonzero(~odd))[:60]] = np.nan
+            values[odd] = np.nanmean(np.where(odd, np.nan, values))
+            frame["d"] = values
+    frame["y"] = rng.integers(0, 2, ROWS)
+    return frame
+
+
+def of(tmp_path: Path, kind: str, least: int) -> Seen:
+    file = tmp_path / "site.csv"
+    table(kind).to_csv(file, index=False)
+    return in_total(data=(str(file),), target="y", rare=1, least=least)
+
+
+KINDS = ("extreme", "tail", "missing", "there", "category", "no category", "beside the missing")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_is_odd_in_one_column_is_read_only_if_it_is_kept_apart(kind: str, tmp_path: Path) -> None:
+    found = {}
+    for least in (1, LEAST):
+        seen = of(tmp_path, kind, least)
+        totals = Totals.of(seen)
+        found[least] = judged(seen, 0, [*differences(totals), *nested(totals)])
+    assert found[1].read >= 1
+    assert found[1].labels >= 0.8 * found[1].read  # some rows are alike in all columns but a far one
+    assert found[LEAST].read == 0
+
+
+# Leaves, and histograms
+
+
+def leaves_of(features: FeatureMap, x: np.ndarray) -> np.ndarray:
+    counts: np.ndarray = (features(x) > 0).sum(axis=0)
+    return counts
+
+
+@pytest.mark.parametrize("name", ["heart", "wine", "breast_cancer"])
+def test_no_leaf_has_a_single_row(name: str, real_data: Any) -> None:
+    seen = in_total(data=(name,))
+    x, y, columns = seen.dataset.x, seen.dataset.y, seen.dataset.columns
+    for least in (1, LEAST):
+        maps = Maps(ask_locally(Points(0, x, y)), Space(x.shape[1:], False, columns, len(x)), 0, least)
+        trees, _ = maps.make("trees", None)
+        assert isinstance(trees, ObliviousTrees)
+        counts = leaves_of(trees, x)
+        assert (counts == 1).any() == (least == 1)
+        assert counts[counts > 0].min() >= least
+
+
+@pytest.mark.parametrize(("name", "most"), [("heart", 0.6), ("wine", 0.3), ("breast_cancer", 0.2)])
+def test_histograms_tell_fewer_single_values(name: str, most: float, real_data: Any) -> None:
+    """A value of one column, in an interval, without its row: some of the first round, and few of later ones."""
+    alone, merged = (single_values(in_total(data=(name,), least=least)) for least in (1, LEAST))
+    assert 0 < merged <= most * alone
