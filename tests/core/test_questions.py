@@ -28,7 +28,7 @@ from ffgb.core.weighting import Weighting
 from ffgb.features.basic import Flatten
 from ffgb.features.bins import CategoryCounts, KeyCounts, bins_of
 from ffgb.features.patches import Grid, NearestSums, PatchMoments
-from ffgb.features.tables import Histogram
+from ffgb.features.tables import Columns, Histogram, LeavesOf, ObliviousTrees
 from ffgb.federation.parts import means_of, own_part
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.learners.linear import Linear
@@ -94,6 +94,7 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
         GRID, np.full(9, 0.1), np.eye(9, dtype=np.float32), np.eye(4, 9, dtype=np.float32), 1, 0
     ),
     "Histogram": lambda: Histogram(np.sort(np.random.default_rng(1).standard_normal((9, 5)), axis=1).astype("float32")),
+    "LeavesOf": lambda: LeavesOf(ObliviousTrees(Columns(np.zeros((9, 1), np.float32), tuple(range(9))), 3, 2, 0)),
     "KeyCounts": lambda: KeyCounts(np.arange(9, dtype=np.int32), np.full(9, -1, np.int32), EDGES),
     "CategoryCounts": lambda: CategoryCounts(np.arange(4, dtype=np.int32), np.array([0, 0, 1, 1], np.int32)),
     "TargetOrders": lambda: TargetOrders(np.full(1, 0.25)),
@@ -112,7 +113,7 @@ OF_PAIRS = {"SteepnessOf"}
 """A client looks at pairs of its own rows: these are no sums over rows, and two equal rows are a pair."""
 OF_CLIENTS = {"MagnitudeOf"}
 """Clients are counted, not rows: what comes of it is a bound, the same however rows are split."""
-OF_ROWS = {"Histogram", "KeyCounts", "CategoryCounts"}
+OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
 OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}

@@ -62,7 +62,7 @@ def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
     assert "question GradientOf" in done.stdout
     assert "10 rounds" in done.stderr
     local = run(sites, *arguments, "--config", "run.toml").stdout
-    assert "gram" not in local
+    assert "GramOf" not in local
     assert "increment" in local
     kept = run(sites, *arguments, "--no-shared-geometry")
     assert "gram int32[" not in " ".join(kept.stdout.split())

@@ -145,8 +145,8 @@ def test_what_is_no_answer_is_left_out(files: list[Path], sites: Sites, caplog: 
 
     def fault(question: Message, reply: Message) -> Message:
         count[0] += question.metadata.dst_node_id == 101
-        if question.metadata.dst_node_id == 101 and count[0] in (8, 10):
-            wrong = RecordDict() if count[0] == 8 else Error(7, "\x1b[1mno")
+        if question.metadata.dst_node_id == 101 and count[0] in (12, 14):
+            wrong = RecordDict() if count[0] == 12 else Error(7, "\x1b[1mno")
             return Message(wrong, reply_to=question)
         return reply
 
@@ -308,7 +308,8 @@ def test_who_missed_a_deadline_has_time_to_come_back(sites: Sites, files: list[P
 
 def test_a_run_goes_on_with_its_own_sites_rows_and_options(files: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    options = {"data": ["sites"], "learner": "linear", "geometry": "local", "rounds": 2, "schedule": "constant"}
+    options: dict[str, Any] = {"data": ["sites"], "secure": "off", "rounds": 2}
+    options |= {"learner": "linear", "geometry": "local", "schedule": "constant"}
 
     def again(**changes: Any) -> None:
         service, task = Service(3, 1, "", 0, None, 5.0, 5.0), Task({**options, **changes}, "kind", None)
@@ -403,7 +404,7 @@ def test_a_site_that_claims_a_hundred_million_rows_is_named_and_left_out(
     liar = sites.attendants[103]
     said = dataclasses.replace(liar.site.describe(), rows=10**8)
     liar._hello = hello(liar.site, said), said
-    task = Task({"data": ["sites"], "rounds": 2}, "kind", None)
+    task = Task({"data": ["sites"], "secure": "off", "rounds": 2}, "kind", None)
     board, out = ServerBoard("", 4), tmp_path / "run"
     with caplog.at_level("WARNING", "ffgb"):
         service = Service(4, 3, "", 0, None, 5.0, 5.0)

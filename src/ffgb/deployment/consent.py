@@ -20,7 +20,7 @@ WORDS: Mapping[str, str] = {
     "question WeightOrders": "how large the weights of rows are, to a factor of 2",
     "question TargetOrders": "how large targets are, to a factor of 2",
     "question TargetSums": "averages and spreads of targets",
-    "question LeafCounts": "how many rows lie in each leaf of random trees",
+    "question LeavesOf": "how many rows lie in each leaf of random trees",
     "question BelowEdges": "how many targets lie below some values",
     "question GramOf": "sums of products of two features",
     "question SketchOf": "random sums of products of two features",
