@@ -49,6 +49,15 @@ def test_the_walk_from_tables_to_production(tmp_path: Path, real_data: Path) -> 
     assert said[-1].startswith("present [")
 
 
+def test_the_page_of_statistics(tmp_path: Path, real_data: Path) -> None:
+    page = blocks("statistics.md")
+    said = [run(*block, tmp_path) for block in page]
+    tables = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "statistics.md").read_text(), re.DOTALL)
+    assert said[1].startswith(tables[0])
+    assert "site[T.va]" in said[2]
+    assert "'Intercept'" in said[3]
+
+
 def test_the_way_of_one_row_names_functions_that_exist() -> None:
     """At most twelve steps, each a function of a file of the package."""
     page = (ROOT / "docs" / "one-row.md").read_text()

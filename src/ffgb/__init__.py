@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb_l import FFGBL
     from ffgb.errors import FFGBError
     from ffgb.runs.config import Config
+    from ffgb.runs.glm import GLMResult, glm
     from ffgb.runs.model import Model
     from ffgb.runs.training import Result, federate, train
     from ffgb.sklearn import FFGBClassifier, FFGBRegressor
@@ -25,11 +26,13 @@ __all__ = [
     "FFGBClassifier",
     "FFGBError",
     "FFGBRegressor",
+    "GLMResult",
     "Model",
     "Result",
     "__version__",
     "citation",
     "federate",
+    "glm",
     "train",
 ]
 
@@ -40,10 +43,12 @@ _HOME = {
     "FFGBClassifier": "ffgb.sklearn",
     "FFGBError": "ffgb.errors",
     "FFGBRegressor": "ffgb.sklearn",
+    "GLMResult": "ffgb.runs.glm",
     "Model": "ffgb.runs.model",
     "Config": "ffgb.runs.config",
     "Result": "ffgb.runs.training",
     "federate": "ffgb.runs.training",
+    "glm": "ffgb.runs.glm",
     "train": "ffgb.runs.training",
 }
 

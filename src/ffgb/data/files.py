@@ -368,6 +368,20 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 # Reading
 
 
+def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """A CSV or Parquet file as a table; columns of the kind "text" are read as they are written."""
+    _refuse_unreadable(path)
+    if path.suffix.lower() in _NPZ:
+        raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
+    return _read_frame(path, kinds)
+
+
+def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> FFGBError:
+    """The error for columns that a table has not."""
+    plural = "s" * (len(names) > 1)
+    return FFGBError(f"{where} has no column{plural} {_list(names)}{_hint(names[0], known)}; it has {_list(known)}")
+
+
 def _refuse_unreadable(path: Path) -> None:
     if path.is_dir():
         raise FFGBError(f"{path} is a folder; name the files in it, one a client")
