@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb_l import FFGBL
     from ffgb.errors import FFGBError
     from ffgb.runs.config import Config
+    from ffgb.runs.cox import CoxResult, cox
     from ffgb.runs.glm import GLMResult, glm
     from ffgb.runs.model import Model
     from ffgb.runs.training import Result, federate, train
@@ -23,6 +24,7 @@ __all__ = [
     "FFGBC",
     "FFGBL",
     "Config",
+    "CoxResult",
     "FFGBClassifier",
     "FFGBError",
     "FFGBRegressor",
@@ -31,6 +33,7 @@ __all__ = [
     "Result",
     "__version__",
     "citation",
+    "cox",
     "federate",
     "glm",
     "train",
@@ -46,7 +49,9 @@ _HOME = {
     "GLMResult": "ffgb.runs.glm",
     "Model": "ffgb.runs.model",
     "Config": "ffgb.runs.config",
+    "CoxResult": "ffgb.runs.cox",
     "Result": "ffgb.runs.training",
+    "cox": "ffgb.runs.cox",
     "federate": "ffgb.runs.training",
     "glm": "ffgb.runs.glm",
     "train": "ffgb.runs.training",

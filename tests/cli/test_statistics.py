@@ -1,4 +1,4 @@
-"""`ffgb glm` on the command line."""
+"""`ffgb glm` and `ffgb cox` on the command line."""
 
 from __future__ import annotations
 
@@ -51,10 +51,30 @@ def test_json_is_what_statsmodels_finds(files: list[str], tmp_path: Path) -> Non
     assert found["secure"]
 
 
+def test_hazard_ratios_in_the_terminal(files: list[str], tmp_path: Path) -> None:
+    for file in tmp_path.glob("*.csv"):
+        frame = pd.read_csv(file)
+        rng = np.random.default_rng(len(file.name))
+        frame["days"], frame["died"] = rng.exponential(100, len(frame)).round() + 1, (rng.random(len(frame)) < 0.7) * 1
+        frame.to_csv(file, index=False)
+    words = ["--formula", "age + sex", "--time", "days", "--event", "died", "--errors", "robust"]
+    lines = ffgb("cox", *files, *words, cwd=tmp_path).stdout.splitlines()
+    assert lines[1].startswith("Cox model, a baseline a site, efron ties; 240 rows")
+    assert [line.split()[0] for line in lines[3:5]] == ["age", "sex[T.M]"]
+    assert any(line.startswith("by site: north 0.") and "west 0." in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    found = json.loads(ffgb("cox", *files, *words, "--secure", "on", "--json", cwd=tmp_path).stdout)
+    assert f"{found['coefficients'][0]['coefficient']:.5g}" in lines[3]
+    assert found["c_index_by_site"] == {}
+
+
 def test_mistakes_are_said(files: list[str], refused: Callable[..., str]) -> None:
     assert "did you mean 'events'" in refused("glm", *files, "--formula", "event ~ age")
     assert "give --formula" in refused("glm", *files)
     assert "leave --target" in refused("glm", *files, "--formula", "events ~ age", "--target", "events")
     assert "for example sex=F" in refused("glm", *files, "--formula", "events ~ sex", "--reference", "sex")
     assert "on or off" in refused("glm", *files, "--formula", "events ~ sex", "--secure", "maybe")
+    given = ("--time", "age", "--event", "sex", "--columns", "events")
+    assert "'sex' is a column of text" in refused("cox", *files, *given)
+    assert "efron or breslow" in refused("cox", *files, *given, "--ties", "none")
     assert "does not exist" in refused("glm", "--data", "east.csv", "--formula", "events ~ sex")

@@ -1,4 +1,4 @@
-"""Statistical models over sites: `ffgb glm`."""
+"""Statistical models over sites: `ffgb glm`, `ffgb cox`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ffgb.cli.common import JSON, app, in_bytes, say
 from ffgb.errors import FFGBError, option, printable
 
 if TYPE_CHECKING:
+    from ffgb.runs.cox import CoxResult
     from ffgb.runs.glm import GLMResult
 
 WIDE = 100
@@ -81,6 +82,53 @@ def glm(
         _show(found)
 
 
+@app.command()
+def cox(
+    data: DATA,
+    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
+    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
+    formula: Annotated[str | None, typer.Option(help="What explains the time: 'age + C(stage) * sex'.")] = None,
+    columns: Annotated[str, typer.Option(help="The same without a formula: age,sex.")] = "",
+    strata: Annotated[str, typer.Option(help="Columns whose categories have baselines of their own.")] = "",
+    categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
+    reference: Annotated[
+        list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
+    ] = None,
+    ties: Annotated[str, typer.Option(help="How events at the same time count: efron or breslow.")] = "efron",
+    penalty: Annotated[float, typer.Option(help="Of squared coefficients of standardised columns, for a row.")] = 0.0,
+    errors: Annotated[str, typer.Option(help="Standard errors: model, robust, site (clustered).")] = "model",
+    level: LEVEL = 0.95,
+    least: LEAST = 10,
+    secure: SECURE = "off",
+    as_json: JSON = False,
+) -> None:
+    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios."""
+    from ffgb.runs.cox import cox as fit
+
+    chosen: dict[str, Any] = {"ties": ties, "errors": errors}
+    with Console(stderr=True).status("reading the files") as status:
+        found = fit(
+            data,
+            formula,
+            time=time,
+            event=event,
+            columns=words(columns),
+            strata=words(strata),
+            categories=words(categories),
+            reference=references(reference or []),
+            penalty=penalty,
+            level=level,
+            least=least,
+            secure=switch(secure),
+            on_step=lambda step, loglik: status.update(f"step {step}: log-likelihood {loglik:.6g}"),
+            **chosen,
+        )
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show_cox(found)
+
+
 def words(text: str) -> list[str]:
     """Names that are separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
@@ -142,6 +190,41 @@ def _show(found: GLMResult) -> None:
         f"{shown(found.dispersion)}, AIC {found.aic:.2f}, BIC {found.bic:.2f}"
     )
     masks = " under masks" if found.masked else ""
+    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+
+
+def _show_cox(found: CoxResult) -> None:
+    """Hazard ratios as a table, with what they rest on above and how well they order below."""
+    dropped = f", {found.left_out:,} left out because a value is missing" if found.left_out else ""
+    say(f"{found.formula}")
+    say(f"Cox model, a baseline a site, {found.ties} ties; {found.rows:,} rows and {found.events:,} events at "
+        f"{len(found.sites)} sites{dropped}")  # fmt: skip
+    low, high = (f"{x:g} %" for x in (50 * (1 - found.level), 50 * (1 + found.level)))
+    table = Table(box=None, pad_edge=False)
+    for k, head in enumerate(("", "coefficient", "std. error", "z", "p", "ratio", low, high)):
+        table.add_column(head, justify="left" if k == 0 else "right", overflow="fold", no_wrap=k > 0)
+    for row in found.to_json()["coefficients"]:
+        table.add_row(
+            Text(printable(row["name"])),
+            shown(row["coefficient"]),
+            shown(row["standard_error"]),
+            f"{row['z']:.2f}",
+            p_value(row["p_value"]),
+            *(_ratio(row[word]) for word in ("coefficient", "low", "high")),
+        )
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)
+    kinds = {"model": "of the model", "robust": "robust", "site": "clustered by site"}
+    say(f"standard errors {kinds[found.errors]}; z and p from the normal distribution")
+    if found.reference:
+        say("reference: " + ", ".join(f"{name} = {level}" for name, level in found.reference.items()))
+    by_site = ", ".join(f"{site} {'–' if c is None else f'{c:.3f}'}" for site, c in found.c_index_by_site.items())
+    overall = "–" if found.c_index is None else f"{found.c_index:.3f}"
+    say(f"c-index {overall} within sites, on the rows of the fit")
+    if by_site:
+        console.print(Text(printable(f"by site: {by_site}")), soft_wrap=not console.is_terminal)
+    masks = " under masks" if found.masked else ""
+    say(f"log partial likelihood {found.loglik:.2f}, without columns {found.null_loglik:.2f}")
     say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
 
 

@@ -41,17 +41,24 @@ class SiteColumns:
     numbers: Mapping[str, Array]
     codes: Mapping[str, tuple[Array, tuple[str, ...]]]
     rows: int
+    own_site: tuple[str, ...] = ()
+    """The column that stands for the site itself, if the file has none of that name."""
 
     def kind(self, column: str) -> str:
         return TEXT if column in self.codes else NUMBER
 
-    def complete(self) -> Records:
-        """The rows that have a value in every column."""
+    def whole(self) -> Array:
+        """Which rows have a value in every column."""
         whole = np.ones(self.rows, bool)
         for values in self.numbers.values():
             whole &= ~np.isnan(values)
         for places, _ in self.codes.values():
             whole &= places >= 0
+        return whole
+
+    def complete(self) -> Records:
+        """The rows that have a value in every column."""
+        whole = self.whole()
         left = int(whole.sum())
         if left == 0:
             raise FFGBError(f"{self.name} has no row with a value in every column; leave it, or a column, out")
@@ -74,7 +81,8 @@ def columns_of(
     """The columns of a table that have these names."""
     numbers, codes = dict[str, Array](), dict[str, tuple[Array, tuple[str, ...]]]()
     lacking = [name for name in names if name not in frame.columns]
-    if SITE in lacking:
+    own = tuple(name for name in lacking if name == SITE)
+    if own:
         codes[SITE] = np.zeros(len(frame), np.int8), (site,)
         lacking.remove(SITE)
     if lacking:
@@ -87,7 +95,7 @@ def columns_of(
             codes[name] = found
         else:
             numbers[name] = found
-    return SiteColumns(site, numbers, codes, len(frame))
+    return SiteColumns(site, numbers, codes, len(frame), own)
 
 
 def _column(frame: pd.DataFrame, name: str, where: str, kind: str | None) -> Array | tuple[Array, tuple[str, ...]]:

@@ -35,6 +35,7 @@ from ffgb.core.questions import Question
 from ffgb.core.regression.design import Design, DesignColumn, Variable
 from ffgb.core.regression.families import GLMFamily
 from ffgb.core.regression.sums import RowModel
+from ffgb.core.regression.survival import Survival
 from ffgb.core.schedules import Schedule
 from ffgb.core.splits import Splits
 from ffgb.core.statistics import Moments
@@ -53,7 +54,7 @@ BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Questi
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
 PARTS = (
     *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Job, Beginning, Target),
-    *(Design, DesignColumn, Variable, RowModel),
+    *(Design, DesignColumn, Variable, RowModel, Survival),
 )
 """And these, which they are made of."""
 

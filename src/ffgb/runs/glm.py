@@ -208,11 +208,11 @@ def glm(
     with asking(names, records, secure=secure) as asked:
         ask = asked.ask
         levels = levels_of(ask, coded, least, reference)
-        _refuse_unknown(reference or {}, levels)
+        refuse_unknown(reference or {}, levels)
         response, event = _response(parsed.response, levels, kind)
         _check_outcomes(response, kind, names, records)
         design = design_columns(parsed, {name: known for name, known in levels.items() if name != parsed.response})
-        rows, left_out = _check_cells(ask, parsed, levels, least)
+        rows, left_out = check_cells(ask, parsed, levels, least)
         by_word = {word: Variable(name) for name, word in extra.items()}
         roles = Roles(response, by_word.get("offset"), by_word.get("exposure"), by_word.get("weights"))
         found = fit(ask, design, roles, kind, rows, len(sites), errors=errors, least=least, on_step=on_step)
@@ -299,7 +299,7 @@ def _refuse_unfit(sites: Sequence[SiteColumns], extra: Mapping[str, str], coded:
                     raise FFGBError(f"{site.name}: {option(word, name)} must be above 0 in every row")
 
 
-def _refuse_unknown(reference: Mapping[str, str], levels: Mapping[str, Sequence[str]]) -> None:
+def refuse_unknown(reference: Mapping[str, str], levels: Mapping[str, Sequence[str]]) -> None:
     for name in reference:
         if name not in levels:
             raise FFGBError(f"{option('reference')} names {name!r}, which is no categorical column of the formula")
@@ -326,7 +326,7 @@ def _check_outcomes(response: Variable, family: GLMFamily, names: Sequence[str],
             raise FFGBError(f"{name}: {error.raw}") from error
 
 
-def _check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
+def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
     """Rows, and rows left out; an FFGBError if categories that interact have cells with few rows."""
     cells = []
     for term in formula.terms:
