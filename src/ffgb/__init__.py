@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ffgb.runs.config import Config
     from ffgb.runs.cox import CoxResult, cox
     from ffgb.runs.glm import GLMResult, glm
+    from ffgb.runs.kaplan_meier import SurvivalResult, survival_curves
     from ffgb.runs.model import Model
     from ffgb.runs.training import Result, federate, train
     from ffgb.sklearn import FFGBClassifier, FFGBRegressor
@@ -31,11 +32,13 @@ __all__ = [
     "GLMResult",
     "Model",
     "Result",
+    "SurvivalResult",
     "__version__",
     "citation",
     "cox",
     "federate",
     "glm",
+    "survival_curves",
     "train",
 ]
 
@@ -52,8 +55,10 @@ _HOME = {
     "CoxResult": "ffgb.runs.cox",
     "Result": "ffgb.runs.training",
     "cox": "ffgb.runs.cox",
+    "SurvivalResult": "ffgb.runs.kaplan_meier",
     "federate": "ffgb.runs.training",
     "glm": "ffgb.runs.glm",
+    "survival_curves": "ffgb.runs.kaplan_meier",
     "train": "ffgb.runs.training",
 }
 

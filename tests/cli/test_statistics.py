@@ -1,4 +1,4 @@
-"""`ffgb glm` and `ffgb cox` on the command line."""
+"""`ffgb glm`, `ffgb cox` and `ffgb survival` on the command line."""
 
 from __future__ import annotations
 
@@ -66,6 +66,12 @@ def test_hazard_ratios_in_the_terminal(files: list[str], tmp_path: Path) -> None
     found = json.loads(ffgb("cox", *files, *words, "--secure", "on", "--json", cwd=tmp_path).stdout)
     assert f"{found['coefficients'][0]['coefficient']:.5g}" in lines[3]
     assert found["c_index_by_site"] == {}
+    words = ["--time", "days", "--event", "died", "--by", "sex"]
+    lines = ffgb("survival", *files, *words, "--times", "50,100,200", "--least", "1", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:7]] == [[g, t] for g in "FM" for t in ("50", "100", "200")]
+    assert lines[-1].startswith("log-rank test: chi2")
+    found = json.loads(ffgb("survival", *files, *words, "--json", cwd=tmp_path).stdout)
+    assert [group["group"] for group in found["groups"]] == ["F", "M"]
 
 
 def test_mistakes_are_said(files: list[str], refused: Callable[..., str]) -> None:
@@ -77,4 +83,5 @@ def test_mistakes_are_said(files: list[str], refused: Callable[..., str]) -> Non
     given = ("--time", "age", "--event", "sex", "--columns", "events")
     assert "'sex' is a column of text" in refused("cox", *files, *given)
     assert "efron or breslow" in refused("cox", *files, *given, "--ties", "none")
+    assert "not a list of numbers" in refused("survival", *files, *given[:4], "--times", "a,b")
     assert "does not exist" in refused("glm", "--data", "east.csv", "--formula", "events ~ sex")

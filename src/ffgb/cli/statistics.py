@@ -1,4 +1,4 @@
-"""Statistical models over sites: `ffgb glm`, `ffgb cox`."""
+"""Statistical models over sites: `ffgb glm`, `ffgb cox`, `ffgb survival`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ffgb.errors import FFGBError, option, printable
 if TYPE_CHECKING:
     from ffgb.runs.cox import CoxResult
     from ffgb.runs.glm import GLMResult
+    from ffgb.runs.kaplan_meier import SurvivalResult
 
 WIDE = 100
 """Columns of a terminal that has room for ratios beside coefficients."""
@@ -129,6 +130,43 @@ def cox(
         _show_cox(found)
 
 
+@app.command()
+def survival(
+    data: DATA,
+    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
+    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
+    by: Annotated[str | None, typer.Option(help="A column with groups to compare, or site.")] = None,
+    times: Annotated[
+        str, typer.Option(help="Ends of intervals: 365,730,1095.", show_default="about 20, by the number of events")
+    ] = "",
+    level: LEVEL = 0.95,
+    least: LEAST = 10,
+    secure: SECURE = "off",
+    as_json: JSON = False,
+) -> None:
+    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups."""
+    from ffgb.runs.kaplan_meier import survival_curves
+
+    try:
+        ends = [float(word) for word in words(times)]
+    except ValueError as error:
+        raise FFGBError(f"{option('times', times)} is not a list of numbers, for example 365,730") from error
+    found = survival_curves(
+        data,
+        time=time,
+        event=event,
+        by=by,
+        times=ends or None,
+        level=level,
+        least=least,
+        secure=switch(secure),
+    )
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show_curves(found)
+
+
 def words(text: str) -> list[str]:
     """Names that are separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
@@ -226,6 +264,29 @@ def _show_cox(found: CoxResult) -> None:
     masks = " under masks" if found.masked else ""
     say(f"log partial likelihood {found.loglik:.2f}, without columns {found.null_loglik:.2f}")
     say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+
+
+def _show_curves(found: SurvivalResult) -> None:
+    """The curves as a table, and the test below it."""
+    low, high = (f"{x:g} %" for x in (50 * (1 - found.level), 50 * (1 + found.level)))
+    table = Table(box=None, pad_edge=False)
+    for k, head in enumerate((found.by or "", "until", "at risk", "events", "censored", "survival", low, high)):
+        table.add_column(Text(printable(head)), justify="left" if k == 0 else "right", overflow="fold")
+    for group in found.to_json()["groups"]:
+        for row in group["curve"]:
+            counts = (f"{row[word]:,.0f}" for word in ("at_risk", "events", "censored"))
+            shares = (f"{row[word]:.4f}" for word in ("survival", "low", "high"))
+            table.add_row(Text(printable(group["group"])), shown(row["time"]), *counts, *shares)
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)
+    if found.left_out:
+        say(f"{found.left_out:,} rows left out because a value is missing")
+    for name, curve in found.curves.items():
+        median = "not reached" if curve.median is None else f"until {shown(curve.median)}"
+        say(f"median{f' of {name}' if found.by else ''}: {median}")
+    if found.test is not None:
+        test = found.test
+        say(f"log-rank test: chi2 {test.chi2:.2f} on {test.degrees} degrees of freedom, p {p_value(test.p_value)}")
 
 
 def shown(value: float) -> str:

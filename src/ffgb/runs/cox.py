@@ -17,11 +17,11 @@ from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
 from ffgb.core.regression.survival import Survival, Ties, c_index
 from ffgb.core.types import Array
-from ffgb.data.records import SITE, SiteColumns, agreed_kinds, columns_of, levels_of
+from ffgb.data.records import SITE, agreed_kinds, columns_of, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.runs.glm import check_cells, refuse_unknown
-from ffgb.runs.statistics import Data, asking, read_sites
+from ffgb.runs.statistics import Data, asking, check_times, read_sites
 
 
 @final
@@ -201,7 +201,7 @@ def cox(
     survival = Survival(Variable(time), Variable(event), tuple(strata))
     records = [site.complete() for site in sites]
     names = [site.name for site in sites]
-    _check_times(survival, sites)
+    check_times(survival, sites)
     with asking(names, records, secure=secure) as asked:
         ask = asked.ask
         levels = levels_of(ask, coded, least, reference)
@@ -263,11 +263,3 @@ def _formula(formula: str | None, columns: Sequence[str], time: str) -> Formula:
     if not parsed.terms:
         raise FFGBError(f"{option('formula')} has no column; name one")
     return parsed
-
-
-def _check_times(survival: Survival, sites: Sequence[SiteColumns]) -> None:
-    for site in sites:
-        try:
-            survival.of(site.complete())
-        except FFGBError as error:
-            raise FFGBError(f"{site.name}: {error.raw}") from error

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, final
 import pandas as pd
 
 from ffgb.core.regression.design import Records
+from ffgb.core.regression.survival import Survival
 from ffgb.data.files import site_names
 from ffgb.data.records import RowRespondent, SiteColumns, columns_of, read_columns
 from ffgb.engines.hosted import Hosted
@@ -44,6 +45,15 @@ def read_sites(data: Data, names: Collection[str], text: Collection[str]) -> lis
         else:
             found.append(read_columns(Path(table), site, names, text))
     return found
+
+
+def check_times(survival: Survival, sites: Sequence[SiteColumns]) -> None:
+    """Refuse times and events that are none, by the name of the site."""
+    for site in sites:
+        try:
+            survival.of(site.complete())
+        except FFGBError as error:
+            raise FFGBError(f"{site.name}: {error.raw}") from error
 
 
 @final
