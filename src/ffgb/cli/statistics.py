@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WIDE = 100
 """Columns of a terminal that has room for ratios beside coefficients."""
-DATA = Annotated[list[Path], typer.Option(help="A site's CSV or Parquet file: repeat it.", show_default=False)]
+DATA = Annotated[list[Path], typer.Option(help="A site's CSV, Parquet or SQL file: repeat it.", show_default=False)]
 LEAST = Annotated[int, typer.Option(help="Rows of all sites that each category and cell must have.", min=1)]
 SECURE = Annotated[str, typer.Option(help="on: add totals up under masks, to try them (needs three sites).")]
 LEVEL = Annotated[float, typer.Option(help="Of the confidence intervals.")]
