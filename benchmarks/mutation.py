@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = Path("src/ffgb/core")
 TESTS = (
     "tests/core",
+    "tests/data/test_survey.py",
     "tests/algorithms",
     "tests/features/test_bins.py",
     "tests/learners/test_linear.py",
@@ -267,7 +268,7 @@ def tried(defect: Defect, source: Path, traced: Traced) -> str:
     compiled.unlink()
     file.write_bytes(text[: defect.start] + defect.after.encode() + text[defect.end :])
     try:
-        return in_a_fork(source, tests, 60.0 + 10.0 * sum(traced.seconds[name] for name in tests))
+        return in_a_fork(source, tests, 30.0 + 4.0 * sum(traced.seconds[name] for name in tests))
     finally:
         file.write_bytes(text)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
