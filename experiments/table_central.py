@@ -172,51 +172,67 @@ def alone(rows: Rows) -> list[tuple[int, Array]]:
     return found
 
 
-def bagged(rows: Rows, rounds: int, rate: float) -> tuple[Array, dict[str, float]]:
+def bagged(
+    rows: Rows,
+    rounds: int,
+    rate: float,
+    note: Callable[[Array, float, int], None] = lambda predicted, sent, done: None,
+) -> tuple[Array, dict[str, float]]:
     """Flower's XGBoost example: in a round each site boosts one tree on its own rows from the common model, and the
     server adds all trees to that model.  Trees have depth 8, as there.
 
     A tree depends on the common model through its scores only, so a site starts from these.  The base score is 0.5 at
     all sites (a regression target is standardised): newer versions of XGBoost would let each site choose its own.
+    `note` is told of the predictions, of the bytes that a site has sent and of the rounds so far.
     """
     library, x = _package("xgboost"), _typed(rows)
     x.columns = pd.Index([f"x{i}" for i in range(x.shape[1])])
-    settings: dict[str, Any] = {
-        "eta": rate, "max_depth": 8, "tree_method": "hist", "subsample": 1, "num_parallel_tree": 1, "nthread": THREADS,
-        "seed": rows.seed, "objective": "reg:squarederror", "base_score": 0.0,
-    }  # fmt: skip
-    outputs, centre, scale = 1, 0.0, 1.0
-    y = rows.y.astype(np.float64)
-    if len(rows.classes) == 2:
-        settings |= {"objective": "binary:logistic", "base_score": 0.5}
-    elif rows.classes:
-        outputs = len(rows.classes)
-        settings |= {"objective": "multi:softprob", "num_class": outputs, "base_score": 0.5}
-    else:
-        centre, scale = float(y[~rows.test].mean()), float(y[~rows.test].std())
-        y = (y - centre) / scale
+    settings, outputs = _bagging(rows, rate)
+    y, train, order = rows.y.astype(np.float64), ~rows.test, rows.order()
+    centre, scale = (0.0, 1.0) if rows.classes else (float(y[train].mean()), float(y[train].std()))
+    matrices = []
+    for i in range(rows.sites):
+        own = np.flatnonzero(train & (rows.site == i))
+        target = (y[own] - centre) / scale
+        matrices.append((own, library.DMatrix(x.iloc[own], target, enable_categorical=True)))
+    everyone = library.DMatrix(x, base_margin=np.zeros(len(y) * outputs), enable_categorical=True)
     f = np.zeros((len(y), outputs))
-    matrix = library.DMatrix(x, enable_categorical=True)
     size = 0
-    for _ in range(rounds):
+    for done in range(1, rounds + 1):
         step = np.zeros_like(f)
-        for i in range(rows.sites):
-            own = np.flatnonzero(~rows.test & (rows.site == i))
-            data = library.DMatrix(x.iloc[own], y[own], base_margin=f[own].ravel(), enable_categorical=True)
+        for own, data in matrices:
+            data.set_base_margin(f[own].ravel())
             tree = library.train(settings, data, num_boost_round=1)
             size += len(tree.save_raw("json"))
-            matrix.set_base_margin(np.zeros(f.size))
-            step += tree.predict(matrix, output_margin=True).reshape(f.shape)
+            step += tree.predict(everyone, output_margin=True).reshape(f.shape)
         f += step
-    f = f[rows.order()]
-    traffic = {"bytes_up": size / rows.sites, "exchanges": rounds}
+        note(_answered(rows, f[order], centre, scale), size / rows.sites, done)
+    return _answered(rows, f[order], centre, scale), {"bytes_up": size / rows.sites, "exchanges": rounds}
+
+
+def _bagging(rows: Rows, rate: float) -> tuple[dict[str, Any], int]:
+    """XGBoost's settings in Flower's example, for this kind of target, and the number of scores a row."""
+    settings: dict[str, Any] = {
+        "eta": rate, "max_depth": 8, "tree_method": "hist", "subsample": 1, "num_parallel_tree": 1, "nthread": THREADS,
+        "seed": rows.seed, "base_score": 0.5, "objective": "binary:logistic",
+    }  # fmt: skip
     if not rows.classes:
-        return f[:, 0] * scale + centre, traffic
-    if outputs == 1:
+        settings |= {"objective": "reg:squarederror", "base_score": 0.0}
+    if len(rows.classes) > 2:
+        settings |= {"objective": "multi:softprob", "num_class": len(rows.classes)}
+    return settings, len(rows.classes) if len(rows.classes) > 2 else 1
+
+
+def _answered(rows: Rows, f: Array, centre: float, scale: float) -> Array:
+    """Predictions from scores."""
+    if not rows.classes:
+        return f[:, 0] * scale + centre
+    if f.shape[1] == 1:
         p = 1 / (1 + np.exp(-f[:, 0]))
-        return np.stack([1 - p, p], axis=1), traffic
+        return np.stack([1 - p, p], axis=1)
     e = np.exp(f - f.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True), traffic
+    p = e / e.sum(axis=1, keepdims=True)
+    return np.asarray(p)
 
 
 CENTRAL: dict[str, Callable[[Rows], Array]] = {

@@ -87,7 +87,8 @@ def _folder(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _shared(*parts: str) -> Path:
+def shared(*parts: str) -> Path:
+    """A file of FFGB_DATA."""
     for folder in filter(None, os.environ.get("FFGB_DATA", "").split(os.pathsep)):
         path = Path(folder, *parts)
         if path.exists():
@@ -165,7 +166,7 @@ _ADULT = (
 def _adult() -> pd.DataFrame:
     parts = [
         pd.read_csv(
-            _shared("adult", name), header=None, names=list(_ADULT), comment="|", na_values="?", skipinitialspace=True
+            shared("adult", name), header=None, names=list(_ADULT), comment="|", na_values="?", skipinitialspace=True
         )
         for name in ("adult.data", "adult.test")
     ]
@@ -191,7 +192,7 @@ def _heart() -> pd.DataFrame:
         "num",
     ]
     parts = [
-        pd.read_csv(_shared("heart", f"processed.{hospital}.data"), header=None, names=names, na_values="?").assign(
+        pd.read_csv(shared("heart", f"processed.{hospital}.data"), header=None, names=names, na_values="?").assign(
             hospital=hospital
         )
         for hospital in ("cleveland", "hungarian", "switzerland", "va")
@@ -204,7 +205,7 @@ def _heart() -> pd.DataFrame:
 
 def _housing() -> pd.DataFrame:
     names = ["longitude", "latitude", "age", "rooms", "bedrooms", "population", "households", "income", "value"]
-    return pd.read_csv(_shared("cal_housing", "cal_housing.data"), header=None, names=names)
+    return pd.read_csv(shared("cal_housing", "cal_housing.data"), header=None, names=names)
 
 
 def _a9a() -> pd.DataFrame:
@@ -212,7 +213,7 @@ def _a9a() -> pd.DataFrame:
 
     parts = []
     for party in ("p0", "p1"):
-        x, y = load_svmlight_file(str(_shared("fedtree_a9a", f"a9a_horizontal_{party}")), n_features=123)
+        x, y = load_svmlight_file(str(shared("fedtree_a9a", f"a9a_horizontal_{party}")), n_features=123)
         table = pd.DataFrame(x.toarray(), columns=[f"x{i}" for i in range(123)])
         parts.append(table.assign(label=y, party=party))
     return pd.concat(parts, ignore_index=True)

@@ -14,12 +14,13 @@ from ffgb import Config, train
 from ffgb.data import Dataset
 from ffgb.engines.local import InProcess
 from table_rows import Array, Rows
+from table_scores import MAIN, scores
 
 _NAME = "exchange"
 
 
 @contextmanager
-def _counted() -> Iterator[list[int]]:
+def counted() -> Iterator[list[int]]:
     """The number of clients of each exchange, while this lasts."""
     sent: list[int] = []
     exchange = InProcess.exchange
@@ -36,17 +37,23 @@ def _counted() -> Iterator[list[int]]:
 
 
 def ours(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
-    """Predictions for the test rows, and what the training cost."""
+    """Predictions for the test rows, and what the training cost.
+
+    Predictions are for one file with the test rows of all sites, as for anyone who gets the model.  `own` is the
+    library's own score of the same rows, each read at its site: there, categories with few rows at a site are unknown.
+    """
     read: list[Dataset] = []
-    with tempfile.TemporaryDirectory() as name, _counted() as sent:
-        files = rows.write(Path(name))
+    with tempfile.TemporaryDirectory() as name, counted() as sent:
+        files, test = rows.write(Path(name))
         task = "classification" if rows.classes else "regression"
         config = Config(data=tuple(map(str, files)), target="target", task=task, seed=rows.seed, **settings)
         result = train(config, workers=0, on_start=lambda config, dataset: read.append(dataset))
+        x = result.model.read(test)
     held_out, model = read[0], result.model
     assert held_out.classes == rows.classes
     assert np.array_equal(held_out.y_test, rows.truth()), "the library held out other rows"
-    predicted = model.predict_proba(held_out.x_test) if rows.classes else model.predict(held_out.x_test)
+    predict = model.predict_proba if rows.classes else model.predict
+    own = scores(rows.entry.task, predict(held_out.x_test), rows.truth())[MAIN[rows.entry.task]]
     names = ("rounds", "round", "chosen", "learner", "bytes_up", "bytes_down", "parameters_up")
     learned = {name: result.summary[name] for name in names if name in result.summary}
-    return predicted, {**learned, "exchanges": len(sent)}
+    return predict(x), {"own": own, **learned, "exchanges": len(sent)}

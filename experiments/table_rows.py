@@ -53,14 +53,16 @@ class Rows:
         """The test rows, site by site."""
         return np.concatenate([np.flatnonzero(self.test & (self.site == i)) for i in range(self.sites)])
 
-    def write(self, folder: Path) -> list[Path]:
-        """A file of each site, with its training and test rows."""
+    def write(self, folder: Path) -> tuple[list[Path], Path]:
+        """A file of each site, with its training and test rows, and one of all test rows without their targets."""
         table = self.x.assign(target=np.asarray(self.classes, object)[self.y] if self.classes else self.y)
         files = []
         for i in range(self.sites):
             files.append(folder / f"site{i:03}.parquet")
             table[self.site == i].reset_index(drop=True).to_parquet(files[-1])
-        return files
+        test = folder / "test.parquet"
+        self.x.iloc[self.order()].reset_index(drop=True).to_parquet(test)
+        return files, test
 
 
 def rows_of(entry: Entry, seed: int, most: int) -> Rows:

@@ -11,6 +11,9 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 Array = np.ndarray[Any, Any]
 
+MAIN = {"binary": "auc", "classes": "accuracy", "regression": "rmse"}
+"""The score that ranks methods, by the kind of target."""
+
 
 def scores(task: str, predicted: Array, truth: Array) -> dict[str, float | None]:
     """Of values, (n,), or of class probabilities, (n, classes); `truth` has values or indices of classes."""

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from table_scores import MAIN
+
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 STOPPED = tuple(f"{name}-es" for name in LIBRARIES)
-MAIN = {"binary": "auc", "classes": "accuracy", "regression": "rmse"}
-"""The score that ranks methods."""
-
 Line = Mapping[str, Any]
 Table = Mapping[str, Line]
 """The result of each method."""
