@@ -12,7 +12,7 @@ import numpy as np
 from ffgb.core.questions import Sum
 from ffgb.core.types import Tensors
 from ffgb.errors import FFGBError
-from ffgb.privacy.ciphers import KEY, derived, public_of, tag
+from ffgb.privacy.ciphers import KEY, derived, public_of
 from ffgb.privacy.identity import Identity, Participant
 from ffgb.privacy.masks import FEWEST, Masks, Roster, check_threshold, too_few
 from ffgb.privacy.tolerance import Tolerance
@@ -131,7 +131,7 @@ class Secured:
             self.identity.verify(Participant(name, bytes.fromhex(registered)), bytes.fromhex(signature), words)
         roster = Roster(run, group.names, keys, group.threshold)
         if roll.run not in self._runs:
-            masks = Masks(group.names[group.place(self.client)], secret, roster)
+            masks = Masks(group.names[group.place(self.client)], secret, roster, self._marker)
             self._runs[roll.run] = _Run(masks, Tolerance(secret, masks) if group.threshold else None)
             self._recall(self._runs[roll.run])
         elif self._runs[roll.run].masks.roster.digest != roster.digest:
@@ -190,7 +190,7 @@ class Secured:
             self._once(roster, f"number {masking.number}".encode(), label)
         tensors = run.masks.masked(part, sums, question, masking.number, own, without)
         self._once(roster, b"part" + label, run.masks.used[label])
-        self.sent = tag(self._marker, (part[name] for name in sorted(sums)))
+        self.sent = run.masks.used[label]
         return Message("masked", round, self.client, tensors=tensors)
 
     def _once(self, roster: Roster, name: bytes, said: bytes) -> None:
