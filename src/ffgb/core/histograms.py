@@ -34,6 +34,8 @@ from ffgb.core.splits import Splits, route
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
 
+SQUARES = "squares"
+"""The array of Σ g²: it is of no cell."""
 COARSEST = 2.0**-8
 """A unit of 32-bit sums may be this part of the median gradient; if it is larger, 64 bits are taken."""
 
@@ -223,21 +225,47 @@ class HistogramsOf(RoundQuestion):
         names = ("gradients", "rows") if self.units.flat else ("gradients", "hessians", "rows")
         found = {name: counted(shape, bits) for name in names}
         if self.square:
-            found["squares"] = counted((len(self.units.gradient),))
+            found[SQUARES] = counted((len(self.units.gradient),))
         return found
 
     def part(self, here: Here) -> Tensors:
         work = _Work.of(here, self)
-        parts = [work.histograms(self, k) for k in range(len(self.outputs))]
-        order = np.argsort(np.argsort(self.asked[:, 0], kind="stable"), kind="stable")
-        nodes = [node for part in parts for node in part]  # by tree
-        flat = np.concatenate([nodes[k] for k in order], axis=1)
+        flat = self._flat(work)
         found = {"gradients": flat[0], "rows": flat[2]}
         if not self.units.flat:
             found["hessians"] = flat[1]
         if self.square:
-            found["squares"] = work.squares(self)
+            found[SQUARES] = work.squares(self)
         return found
+
+    def rows(self, here: Here) -> Array:
+        """A client's rows in each cell, one node after the other."""
+        found: Array = self._flat(_Work.of(here, self), rows_alone=True)[2]
+        return found
+
+    def _flat(self, work: _Work, *, rows_alone: bool = False) -> Array:
+        """Sums of all nodes, (3, cells)."""
+        parts = [work.histograms(self, k, rows_alone=rows_alone) for k in range(len(self.outputs))]
+        order = np.argsort(np.argsort(self.asked[:, 0], kind="stable"), kind="stable")
+        nodes = [node for part in parts for node in part]  # by tree
+        return np.concatenate([nodes[k] for k in order], axis=1)
+
+    @property
+    def columns_of_cells(self) -> tuple[Array, Array]:
+        """Of each cell, one node after the other: how many cells its column has, and where the first of them is."""
+        cells = self.cells.astype(np.int64)[self.columns[self.asked[:, 0]]].ravel()
+        first = np.cumsum(cells) - cells
+        return np.repeat(cells, cells), np.repeat(first, cells)
+
+    @property
+    def starts(self) -> Array:
+        """Where the cells of each node begin."""
+        starts: Array = np.cumsum(self._sizes) - self._sizes
+        return starts
+
+    def by_node(self, flat: Array) -> list[Array]:
+        """Sums of cells, (…, cells), node by node."""
+        return np.split(flat, np.cumsum(self._sizes)[:-1], axis=-1)
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         counts = own["rows"]
@@ -260,8 +288,8 @@ class HistogramsOf(RoundQuestion):
         gradient = sums["gradients"] * self.units.gradient[output]
         hessian = sums["rows"] if self.units.flat else sums["hessians"] * self.units.hessian[output]
         flat = np.stack([gradient, hessian, sums["rows"]])
-        square = sums["squares"] * self._square_units if self.square else None
-        return Histograms(np.split(flat, np.cumsum(self._sizes)[:-1], axis=1), square)
+        square = sums[SQUARES] * self._square_units if self.square else None
+        return Histograms(self.by_node(flat), square)
 
     @cached_property
     def _square_units(self) -> Array:
@@ -328,8 +356,8 @@ class _Work:
         self.position[k] = route(splits, self.z, self.position[k])
         self.splits[k] = splits
 
-    def histograms(self, question: HistogramsOf, k: int) -> list[Array]:
-        """Of the nodes of tree k that are asked about: (3, cells) each."""
+    def histograms(self, question: HistogramsOf, k: int, *, rows_alone: bool = False) -> list[Array]:
+        """Of the nodes of tree k that are asked about: (3, cells) each; or their rows alone."""
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):
             return []
@@ -343,9 +371,10 @@ class _Work:
         out, at = np.zeros((len(nodes), 3, int(cells.sum()))), 0
         for column, count in zip(question.columns[k], cells, strict=True):
             key, size, here = slot * count + self.z[rows, column], len(nodes) * count, slice(at, at + count)
-            out[:, 0, here] = np.bincount(key, g, size).reshape(-1, count)
+            if not rows_alone:
+                out[:, 0, here] = np.bincount(key, g, size).reshape(-1, count)
             out[:, 2, here] = np.bincount(key, minlength=size).reshape(-1, count)
-            if h is not None:
+            if h is not None and not rows_alone:
                 out[:, 1, here] = np.bincount(key, h, size).reshape(-1, count)
             at += int(count)
         return list(out)

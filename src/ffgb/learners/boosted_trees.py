@@ -116,7 +116,12 @@ def rounded(values: Array) -> Array:
 
 def least_rows(config: Values) -> int:
     """The rows that a bin and a leaf have at least, all clients together."""
-    return max(int(config.leaf_rows), int(getattr(config, "least", None) or LEAST))
+    return max(int(config.leaf_rows), least_in_total(config))
+
+
+def least_in_total(config: Values) -> int:
+    """The rows that anything that is summed has at least, all clients together."""
+    return int(getattr(config, "least", None) or LEAST)
 
 
 SETTINGS = (
