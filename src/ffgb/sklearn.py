@@ -73,7 +73,7 @@ LEAST = 2
 """Rows to learn from."""
 ELSEWHERE = (
     *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
-    *("weights", "exposure", "start", "distill_data"),
+    *("weights", "exposure", "group", "start", "distill_data"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
