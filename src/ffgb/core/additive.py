@@ -162,30 +162,40 @@ def posterior(
     c, scale = len(terms), np.full(len(prior.shared), FIRST)
     diagonal = np.maximum(np.diag(sums.gram), 1e-12)
     stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / diagonal)  # (c, 1 + cells)
-    grams = [steeper * sums.gram * s[:, None] * s for s in stretch]
-    pulls = [gram @ w - g for gram, w, g in zip(grams, terms, sums.gradient, strict=True)]
-    inner = [prior.basis.T @ gram @ prior.basis for gram in grams]
-    aims = [prior.basis.T @ pull for pull in pulls]
-    together = inner[0] if c == 1 else sum(inner) / c
     heights = np.maximum(sums.curvature[:, 0], 1e-12)
     dispersion = np.maximum(sums.square / heights, 1e-9) if dispersed else np.ones(c)
-    fitted = Fit(terms, scale, dispersion, 0.0)
+    grams = [steeper * sums.gram * s[:, None] * s for s in stretch]
+    # scales are found by the mean curvature of all outputs, so that an iteration factors one matrix
+    mean = sum(grams[1:], grams[0]) / c
+    inner = prior.basis.T @ mean @ prior.basis
+    aims = (terms @ mean - sums.gradient) @ prior.basis
+    freedom = 0.0
     for _ in range(iterations):
         spread, phi = _deviations(prior, scale), float(dispersion.mean())
-        factor = _factor(together, spread, phi)
+        factor = _factor(inner, spread, phi)
         left = np.diag(_inverse(factor))
-        solved = [
-            spread * cho_solve((factor if c == 1 else _factor(a, spread, p), True), spread * aim / p)
-            for a, p, aim in zip(inner, dispersion, aims, strict=True)
-        ]
-        u = np.stack(solved)
-        fitted = Fit(u @ prior.basis.T, scale, dispersion, float(len(left) - left.sum()))
+        u = cho_solve((factor, True), (spread * aims / phi).T).T
+        freedom = float(len(left) - left.sum())
         if dispersed:
-            dispersion = _dispersion(sums, grams, fitted.terms - terms, fitted.freedom, heights)
-        before, scale = scale, _scales(prior, u / spread, left, scale)
+            step = (u * spread) @ prior.basis.T - terms
+            dispersion = _dispersion(sums, grams, step, freedom, heights)
+        before, scale = scale, _scales(prior, u, left, scale)
         if np.abs(np.log(scale / before)).max(initial=0.0) < SETTLED:
             break
-    return fitted
+    spread = _deviations(prior, scale)
+    found = [
+        _solved(prior, gram, spread, phi, gram @ w - g)
+        for gram, phi, w, g in zip(grams, dispersion, terms, sums.gradient, strict=True)
+    ]
+    return Fit(np.stack(found), scale, dispersion, freedom)
+
+
+def _solved(prior: Prior, gram: Array, spread: Array, dispersion: float, aim: Array) -> Array:
+    """The posterior mean of one output's terms."""
+    factor = _factor(prior.basis.T @ gram @ prior.basis, spread, dispersion)
+    u = spread * cho_solve((factor, True), spread * (aim @ prior.basis) / dispersion)
+    found: Array = prior.basis @ u
+    return found
 
 
 def _deviations(prior: Prior, scale: Array) -> Array:

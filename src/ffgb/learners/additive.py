@@ -90,6 +90,18 @@ def _tree(column: int, starts: Sequence[int], values: Array, width: int) -> Grow
     return Grown(splits, of_nodes, np.zeros((len(of_nodes), 3)))
 
 
+def is_additive(f: Function) -> bool:
+    """Is this a sum of trees, none of which splits more than one column?"""
+    if not isinstance(f, OpenSum):
+        return False
+    for block in f.blocks:
+        node, column = block.stack["node"], block.stack["column"]
+        lowest = np.where(node >= 0, column, 2**31 - 1).min(axis=1)
+        if (np.where(node >= 0, column, -1).max(axis=1) > lowest).any():
+            return False
+    return True
+
+
 def terms_of(f: Function, columns: Array) -> Array:
     """The constants and the terms of a sum of trees, as `sum_of_terms` takes them: of its trees that split none of
     the columns, or one of these alone."""
