@@ -163,3 +163,18 @@ def test_estimators_train_additive_models_with_weights() -> None:
     assert numbers.score(x, signal(x)) > 0.5
     with pytest.raises(FFGBError, match="huber"):
         FFGBRegressor(learner="additive", loss="huber").fit(x, signal(x), clients=site, sample_weight=1.0 + y)
+
+
+@pytest.mark.parametrize("loss", [Poisson(1), Gamma(1)], ids=["poisson", "gamma"])
+def test_steps_are_as_long_as_is_safe(loss: Loss) -> None:
+    """A Newton step from the mean goes beyond e^20 here."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2000, 2)).astype(np.float32)
+    mean = np.exp(1.6 * x[:, 0])
+    y = rng.poisson(mean) / mean.mean() if isinstance(loss, Poisson) else rng.gamma(2.0, mean / 2.0) / mean.mean()
+    losses = []
+    for rounds in range(7):
+        f = trained(loss, [(x, y)], rounds, names=(), bins=32).f
+        losses.append(float(loss.value(f(x), y).mean()))
+    assert (np.diff(losses) < 1e-3).all()
+    assert losses[-1] < 0.2 + float(loss.value(np.log(mean / mean.mean())[:, None], y).mean())

@@ -22,6 +22,7 @@ from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.slopes_along import SlopesAlong
 from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
@@ -105,6 +106,7 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
+    "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
     "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1),
 }
 """Of each kind one that these rows can answer."""
@@ -120,7 +122,7 @@ OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
 
 OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "CellSums"}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))

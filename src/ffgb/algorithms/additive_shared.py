@@ -25,6 +25,7 @@ from ffgb.core.histograms import Units
 from ffgb.core.losses import Loss
 from ffgb.core.losses.huber import Huber
 from ffgb.core.questions import Ask
+from ffgb.core.slopes_along import SlopesAlong, safe_length
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.bins import Bins
@@ -34,6 +35,8 @@ from ffgb.settings import Values
 
 MOST_CELLS = 2500
 """Of all columns together: what is asked for grows with the square."""
+LENGTHS = (0.0, *(2.0**-k for k in range(10)))
+"""Of a step that may go too far."""
 
 
 @final
@@ -101,7 +104,15 @@ class AdditiveShared(Totals):
             steeper=loss.outputs / (loss.outputs - 1.0) if loss.classification and loss.outputs > 1 else 1.0,
         )
         step = rounded(fitted.terms - terms)
-        return Step(sum_of_terms(family, columns, step), 1.0, 1.0, False, self._measured(step, sums, units))
+        h = sum_of_terms(family, columns, step)
+        if not flat and not loss.classification:
+            # the curvature of these losses grows along a step, without a bound
+            largest = float(max(np.abs(step).max(initial=0.0), 2.0**-40)) * (1 + len(columns))
+            most = largest * float(np.abs(sums.gradient[:, 0]).sum() + np.sqrt(sums.rows * sums.square).sum() + 1.0)
+            slopes: Array = ask(SlopesAlong(LENGTHS, most, self.rows), h)
+            step = rounded(safe_length(LENGTHS, slopes) * step)
+            h = sum_of_terms(family, columns, step)
+        return Step(h, 1.0, 1.0, False, self._measured(step, sums, units))
 
     def _measured(self, step: Array, sums: Sums, units: Units) -> Mapping[str, float | None]:
         """γ in L²(α), where the curvature of all rows is 1: elsewhere the sums do not say how large a step is."""

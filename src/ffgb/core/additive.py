@@ -183,16 +183,17 @@ def posterior(
         if np.abs(np.log(scale / before)).max(initial=0.0) < SETTLED:
             break
     spread = _deviations(prior, scale)
+    inners = [inner] if c == 1 else [prior.basis.T @ gram @ prior.basis for gram in grams]
     found = [
-        _solved(prior, gram, spread, phi, gram @ w - g)
-        for gram, phi, w, g in zip(grams, dispersion, terms, sums.gradient, strict=True)
+        _solved(prior, own, spread, phi, gram @ w - g)
+        for gram, own, phi, w, g in zip(grams, inners, dispersion, terms, sums.gradient, strict=True)
     ]
     return Fit(np.stack(found), scale, dispersion, freedom)
 
 
-def _solved(prior: Prior, gram: Array, spread: Array, dispersion: float, aim: Array) -> Array:
+def _solved(prior: Prior, inner: Array, spread: Array, dispersion: float, aim: Array) -> Array:
     """The posterior mean of one output's terms."""
-    factor = _factor(prior.basis.T @ gram @ prior.basis, spread, dispersion)
+    factor = _factor(inner, spread, dispersion)
     u = spread * cho_solve((factor, True), spread * (aim @ prior.basis) / dispersion)
     found: Array = prior.basis @ u
     return found

@@ -66,6 +66,7 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Units", "bits"): 64,
     ("TreesShared", "rows"): 2**40,
     ("AdditiveShared", "rows"): 2**40,
+    ("SlopesAlong", "rows"): 2**40,
     ("CellSums", "columns"): 2**15,
     ("CellSums", "width"): 32,
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked")], 2**15),
