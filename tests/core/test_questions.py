@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
@@ -22,6 +23,7 @@ from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.slopes_along import SlopesAlong
 from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
@@ -116,6 +118,8 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "HistogramsOf": histograms,
     "NodeRows": lambda: NodeRows(histograms()),
     "MergedHistograms": merged,
+    "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1),
 }
 """Of each kind one that these rows can answer."""
 
@@ -128,9 +132,11 @@ OF_CLIENTS = {"MagnitudeOf"}
 OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts", "NodeRows"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms"}
+OF_BOTH = {
+    *("TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms", "CellSums"),
+}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))
