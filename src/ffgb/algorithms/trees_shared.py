@@ -16,6 +16,7 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
 from ffgb.algorithms.ffgb_shared import fit
+from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import GradientOrders, Histograms, HistogramsOf, RowCounts, Units, weights_of_classes
@@ -119,17 +120,17 @@ class TreesShared(Totals):
     ) -> Step:
         """Gradient, trees, step."""
         family = cast(BoostedTrees, f.family)
-        units = self._units(loss, ask)
+        units = self.units(loss, ask)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
-        columns = self._columns(t, len(outputs), family.layout.usable)
+        columns = self.columns_of(t, len(outputs), family.layout.usable)
         grown = None
         while grown is None:
-            grown = grow_trees(ask, family, self._finders(columns, family), units, outputs)
+            grown = grow_trees(ask, family, self.finders(columns, family), units, outputs)
         trees, square = grown
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
-        return Step(h, 1.0, 1.0, False, self._measured(trees, square))
+        return Step(h, 1.0, 1.0, False, self.measured(trees, square))
 
-    def _units(self, loss: Loss, ask: AskInRound) -> Units:
+    def units(self, loss: Loss, ask: AskInRound) -> Units:
         """What gradients are counted in: by the bounds of the loss, or by how large they are."""
         flat = isinstance(loss, Square) and not self.weighted
         known = None if self.weighted else Units.bounded(loss, self.rows, self.bits, flat=flat)
@@ -138,7 +139,7 @@ class TreesShared(Totals):
         gradient, hessian = ask(GradientOrders(loss.outputs))
         return Units.of(gradient, hessian, self.rows, self.bits, flat=flat)
 
-    def _columns(self, t: int, trees: int, usable: Array) -> Array:
+    def columns_of(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
         some = min(len(usable), max(1, round(self.share * len(usable)), self.least_columns))
         if some == len(usable):
@@ -155,11 +156,11 @@ class TreesShared(Totals):
             hand[:] = sorted(mine)
         return dealt
 
-    def _finders(self, columns: Array, family: BoostedTrees) -> list[Finder]:
+    def finders(self, columns: Array, family: BoostedTrees) -> list[Finder]:
         signs = _signs(self.monotone, family)
         return [Finder(some, family.layout, self.growth, signs) for some in columns]
 
-    def _measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
+    def measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
         """γ of the trees' mean is at least the mean of the trees' γ, for norms are convex; a tree an output each."""
         if self.weighted:
             return {"gamma": None, "explained": None, "noise": None}
@@ -179,6 +180,7 @@ def grow_trees(
     finders: Sequence[Finder],
     units: Units,
     outputs: Array,
+    folds: Folds | None = None,
 ) -> tuple[list[Grown], Array] | None:
     """Trees that grow side by side, a level an exchange; and Σ‖φ‖² of each output.
 
@@ -190,7 +192,7 @@ def grow_trees(
     square, who = np.zeros(len(units.gradient)), list[int]()
     while any(tree.wanted for tree in trees):
         first = len(trees[0].nodes) == 1
-        total: Histograms = ask(_question(trees, columns, layout, units, outputs, first))
+        total: Histograms = ask(_question(trees, columns, layout, units, outputs, first, folds))
         if total.square is not None:
             square, who = total.square, list(ask.present)
         if list(ask.present) != who:
@@ -205,7 +207,13 @@ def grow_trees(
 
 
 def _question(
-    trees: Sequence[Growing], columns: Array, layout: Layout, units: Units, outputs: Array, first: bool
+    trees: Sequence[Growing],
+    columns: Array,
+    layout: Layout,
+    units: Units,
+    outputs: Array,
+    first: bool,
+    folds: Folds | None,
 ) -> HistogramsOf:
     """What the trees want, of those that still grow."""
     splits = [tree.splits if tree.wanted else tree.splits[:0] for tree in trees]
@@ -217,7 +225,7 @@ def _question(
     number = np.repeat(np.arange(len(trees), dtype=np.int16), [len(s) for s in splits])
     asked = np.array([(k, node) for k, tree in enumerate(trees) for node in tree.wanted], np.int32)
     cells = layout.cells.astype(np.int16)
-    return HistogramsOf(units, cells, outputs, columns, number, together, asked, square=first)
+    return HistogramsOf(units, cells, outputs, columns, number, together, asked, first, folds)
 
 
 def _signs(monotone: Sequence[str], family: BoostedTrees) -> Array:

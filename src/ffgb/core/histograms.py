@@ -28,6 +28,7 @@ from ffgb.core.exact_sums import (
     weighed,
     whole,
 )
+from ffgb.core.folds import Folds
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
 from ffgb.core.splits import Splits, route
@@ -210,6 +211,8 @@ class HistogramsOf(RoundQuestion):
     """Tree and node, (nodes, 2), int32."""
     square: bool = False
     """Σ g² is wanted, too."""
+    folds: Folds | None = None
+    """Versions of f are trained without some rows each (core/folds.py); None: there is one, trained with all."""
 
     @cached_property
     def _sizes(self) -> Array:
@@ -282,7 +285,7 @@ def derivatives(here: Here) -> tuple[Array, Array]:
 class _Work:
     """What a client has computed for the trees of a round.  All of it follows from f^t and the question."""
 
-    def __init__(self, here: Here, units: Units) -> None:
+    def __init__(self, here: Here, units: Units, folds: Folds | None) -> None:
         assert here.family is not None
         self.f, self.units = here.f, units
         self.z = here.points.features(here.family.features)
@@ -292,6 +295,20 @@ class _Work:
         self.hessian = None if units.flat else np.asfortranarray(whole(h, units.hessian))
         self.splits: dict[int, Splits] = {}
         self.position: dict[int, Array] = {}
+        self.inside: list[Array | None] = [None] * self.gradient.shape[1]
+        """Of each output, the rows that count; None: all."""
+        if folds is not None:
+            self._leave_out(here, folds)
+
+    def _leave_out(self, here: Here, folds: Folds) -> None:
+        """Rows that a version is trained without count for nothing."""
+        each = self.gradient.shape[1] // len(folds.without)
+        for version in range(len(folds.without)):
+            inside = folds.inside(here.points, version)
+            if inside is not None:
+                outputs = slice(version * each, (version + 1) * each)
+                self.inside[outputs] = [inside] * each
+                self.gradient[~inside, outputs] = 0.0
 
     @staticmethod
     def of(here: Here, question: HistogramsOf) -> _Work:
@@ -304,7 +321,7 @@ class _Work:
             and np.array_equal(kept.units.gradient, units.gradient)
             and np.array_equal(kept.units.hessian, units.hessian)
         )
-        work = kept if same else _Work(here, units)
+        work = kept if same else _Work(here, units, question.folds)
         assert isinstance(work, _Work)
         here.points.aside = work
         for k in range(len(question.outputs)):
@@ -336,7 +353,8 @@ class _Work:
         slots = np.full(max(2 * len(self.splits[k]) + 1, int(nodes.max()) + 1), -1, np.int64)
         slots[nodes] = np.arange(len(nodes))
         slot, output = slots[self.position[k]], question.outputs[k]
-        rows = np.flatnonzero(slot >= 0)
+        inside = self.inside[output]
+        rows = np.flatnonzero(slot >= 0 if inside is None else (slot >= 0) & inside)
         slot, g = slot[rows], self.gradient[rows, output]
         h = None if self.hessian is None else self.hessian[rows, output]
         cells = question.cells.astype(np.int64)[question.columns[k]]

@@ -140,8 +140,9 @@ def train(
         training.open(resume=resume)
         training.meet(elsewhere, workers, engine)
         state = training.begin(elsewhere)
-        if not training.over:
+        if not training.over(state):
             state = training.rounds(state, enough)
+        state = training.settled(state)
         result = training.end(state, elsewhere)
     told.end(result)
     return result
@@ -251,13 +252,27 @@ class _Training:
                     f"the run in {self.path} is one exchange for {run.config['rounds']} rounds; start another run"
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
-        if run is not None and not self.over and state.t < config.exchanges:
+        if run is not None and not self.over(state) and state.t < config.exchanges:
             run.reopen()
 
-    @property
-    def over(self) -> bool:
+    def over(self, state: State) -> bool:
         """There is nothing left to learn but noise, and that ends it."""
-        return bool(self.config.stop and self.metrics and spent(self.metrics[-1]))
+        if not self.metrics or not self.config.stop:
+            return False
+        return spent(self.metrics[-1]) or "settled" in self.metrics[-1] or state.job.algorithm.over(self.metrics)
+
+    def settled(self, state: State) -> State:
+        """When rounds are over: with the result in place of f, if only part of f is the result."""
+        if not self.metrics or not (self.over(state) or state.t == self.config.exchanges):
+            return state
+        found = self.server.settle(state, self.metrics)
+        if found is None:
+            return state
+        state, scores = found
+        self.metrics[-1] = self.metrics[-1] | scores | {"settled": 1.0}
+        if self.run is not None:
+            self.run.save(state, self.metrics, self.seconds)
+        return state
 
     @property
     def seconds(self) -> float:
@@ -282,7 +297,7 @@ class _Training:
             if state.t % self.config.phases == 0 and not self.config.one_round and enough():
                 self._end_here(state)
                 break
-            if self.told.should_stop():
+            if self.told.should_stop() or self.over(state):
                 break
         return state
 
@@ -295,11 +310,15 @@ class _Training:
     def end(self, state: State, elsewhere: Elsewhere | None) -> Result:
         """The model, and what is written when a training ends."""
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
-        job = dataclasses.replace(state.job, family=state.result.family)  # of parameter space, the model alone
+        f, loss = state.result, state.job.loss
+        chosen = state.job.algorithm.chosen(state.f, self.metrics)
+        if chosen is not None:  # training was stopped before its end
+            f, loss = chosen[1], state.job.algorithm.tasked(loss)
+        job = dataclasses.replace(state.job, family=f.family, loss=loss)  # of parameter space, the model alone
         dataset = self.dataset
-        data = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
+        data = Model(job, f, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
         summary = _summary(self.config, self.metrics, self.seconds)
-        finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
+        finished, model = state.t == self.config.exchanges or self.over(state), Model.from_bytes(data)
         if finished:
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:

@@ -1,0 +1,188 @@
+"""Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
+
+A *strand* is gradient boosting with trees of one kind (trees_shared.py).  Each strand has several *versions*: one that
+is trained with all rows, and one for each fold, without the rows of that fold (core/folds.py).  All of them grow in the
+same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many rounds are best,
+what each strand should weigh, and by which factor f must shrink for its probabilities to be right; and the versions
+with all rows are the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast, final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms.trees_shared import TreesShared, grow_trees
+from ffgb.core.folds import Folds, HeldOut, Judged
+from ffgb.core.functions import Block, Family, Function, OpenSum
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.questions import Ask
+from ffgb.core.tree_growth import Growth
+from ffgb.core.types import Array, Tensors
+from ffgb.core.versions import Versions
+from ffgb.errors import FFGBError
+from ffgb.learners.boosted_trees import BoostedTrees, least_rows
+from ffgb.settings import METHOD, Setting, Values
+
+FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
+"""With fewer rows each is set aside once, in one of the folds; of more rows a tenth is set aside."""
+SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the later strands in the blend."""
+SPREAD = 0.3
+"""Standard deviation of the logarithm of a slope before any row has been seen."""
+
+
+@final
+@dataclass(frozen=True)
+class Blended(Totals):
+    """Strands of trees, each with a version a fold."""
+
+    in_geometry: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    strands: tuple[TreesShared, ...]
+    patience: int = 8
+    """Rounds without a better score after which training ends."""
+    folds: Folds = Folds(MANY_FOLDS, 0, (-1,))  # noqa: RUF009
+    mu: float = 0.0
+
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        """Deep trees and shallow ones, over the same shares of the columns."""
+        deep = cast(TreesShared, TreesShared.configured(config))
+        rows = least_rows(config)
+        shallow = Growth(config.shallow_leaves, 3, rows, config.leaf_hessian, config.leaf_ridge, by_level=True)
+        return cls((deep, replace(deep, growth=shallow, seed=deep.seed + 1)), config.patience)
+
+    @property
+    def each(self) -> int:
+        """Versions of a strand."""
+        return len(self.folds.without) // len(self.strands)
+
+    @property
+    def shared(self) -> TreesShared:
+        """What all strands have in common."""
+        return self.strands[0]
+
+    def eta(self, k: int, t: int) -> float:
+        return self.shared.rate
+
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
+        known = cast(TreesShared, self.shared.prepared(ask, family, loss, mean, scale))
+        strands = tuple(
+            replace(s, rows=known.rows, weighted=known.weighted, start_values=known.start_values) for s in self.strands
+        )
+        few = known.rows < FEW_ROWS
+        aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
+        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, self.shared.seed, aside * len(strands))
+        return replace(self, strands=strands, folds=folds)
+
+    def trains(self, loss: Loss) -> Loss:
+        return Versions(loss, len(self.folds.without))
+
+    def tasked(self, loss: Loss) -> Loss:
+        return cast(Versions, loss).inner
+
+    def space(self, family: Family) -> Family:
+        return replace(cast(BoostedTrees, family), outputs=family.outputs * len(self.folds.without))
+
+    def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
+        """f^0, the same constant in every version."""
+        if begins is not None:
+            raise FFGBError("a blend begins with a constant, and not with another model")
+        c = family.outputs // len(self.folds.without)
+        return cast(BoostedTrees, family).constant(np.tile(self._constant(c), len(self.folds.without)))
+
+    def _constant(self, c: int) -> Array:
+        return np.array(self.shared.start_values or (0.0,) * c)
+
+    def round(
+        self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
+    ) -> Step:
+        """Judge f^t by the rows that its versions have not seen; gradient, trees, step."""
+        family, versions = cast(BoostedTrees, f.family), cast(Versions, loss)
+        judged: Judged = ask(self._held_out(versions.inner.outputs))
+        measured = self._best(judged) | {"terms": float(f.terms)}
+        grown = None
+        while grown is None:
+            units = self.shared.units(loss, ask)
+            outputs, finders = self._plan(t, family, versions.inner.outputs)
+            grown = grow_trees(ask, family, finders, units, outputs, self.folds)
+        trees, square = grown
+        h, at = family.zero(), 0
+        for strand in self.strands:
+            some = slice(at, at + strand.side_by_side * versions.inner.outputs * self.each)
+            h, at = h + family.sum_of(trees[some], outputs[some], strand.rate / strand.side_by_side), some.stop
+        c = versions.inner.outputs
+        first = self.shared.measured(trees[: self.shared.side_by_side * c], square[:c])
+        return Step(cast(OpenSum, h).merged(), 1.0, 1.0, False, {**first, **measured})
+
+    def _plan(self, t: int, family: BoostedTrees, c: int) -> tuple[Array, list[Any]]:
+        """Which entry of f each tree adds to, and what finds its splits: the same columns for all versions."""
+        outputs, finders = list[int](), list[Any]()
+        for s, strand in enumerate(self.strands):
+            columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
+            for version in range(self.each):
+                first = (s * self.each + version) * c
+                outputs += [first + k for _ in range(strand.side_by_side) for k in range(c)]
+                finders += strand.finders(columns, family)
+        return np.array(outputs, np.int32), finders
+
+    # What rows say that a version has not seen
+
+    @property
+    def candidates(self) -> Array:
+        """Weights of the strands, times a slope: (candidates, strands)."""
+        blends = [
+            (1.0 - sum(some), *some)
+            for some in itertools.product(SHARES, repeat=len(self.strands) - 1)
+            if sum(some) <= 1.0
+        ]
+        return np.array([[slope * share for share in blend] for blend in blends for slope in SLOPES])
+
+    def _held_out(self, c: int) -> HeldOut:
+        return HeldOut(self.folds, len(self.strands), self._constant(c), self.candidates)
+
+    def _best(self, judged: Judged) -> Mapping[str, float | None]:
+        slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
+        doubt = np.square(np.log(slopes) / SPREAD) / (2.0 * judged.rows)
+        losses = judged.losses + doubt
+        return {"held_out": float(losses.min()), "blend": float(np.argmin(losses))}
+
+    def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
+        losses = [line["held_out"] for line in metrics]
+        return len(losses) - 1 - int(np.argmin(losses)) >= self.patience
+
+    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
+        """The versions with all rows, as they were in the best round, blended."""
+        count = len(self.folds.without)
+        (block,) = cast(OpenSum, f).merged().blocks
+        family = cast(BoostedTrees, f.family)
+        c = family.outputs // count
+        if not metrics:
+            weights, terms = np.zeros(len(self.strands)), count * c
+        else:
+            best = min(metrics, key=lambda line: float(line["held_out"]))
+            weights, terms = self.candidates[int(best["blend"])], int(best["terms"])
+        output = block.stack["output"].astype(np.int64)
+        strand, version = np.divmod(output // c, self.each)
+        begins = np.arange(len(output)) < count * c
+        factor = np.where(begins, 1.0, weights[strand])
+        kept = np.flatnonzero(np.where(begins, output < c, (version == 0) & (factor != 0.0)) & (np.arange(len(output)) < terms))
+        stack = {name: array[kept] for name, array in block.stack.items()}
+        stack["output"] = (output[kept] % c).astype(np.int32)
+        some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
+        return self.shared, OpenSum(replace(family, outputs=c), (some,))
+
+
+SETTINGS = (
+    Setting("patience", "whole", "Rounds without a better score at rows set aside, after which training ends.", METHOD, 8, least=1),
+    Setting("shallow_leaves", "whole", "Leaves of the shallow trees of a blend.", METHOD, 4, least=2, most=31),
+)

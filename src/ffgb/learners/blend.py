@@ -1,0 +1,20 @@
+"""Boosted trees of several kinds, blended by rows set aside (algorithms/blended.py): members are ordinary trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+from ffgb.learners.boosted_trees import BoostedTrees
+
+MOST_ROUNDS = 60
+
+
+@final
+class Blend(BoostedTrees):
+    """The trees of a blend."""
+
+    name: ClassVar[str] = "blend"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "local_steps": 1, "schedule": "constant",
+    }  # fmt: skip
