@@ -39,6 +39,10 @@ SPREAD = 0.3
 """Standard deviation of the logarithm of a slope before any row has been seen."""
 
 
+WORTH = 1e-3
+"""By how much of itself the score must have become better in the last rounds for more to be worth their while."""
+
+
 @final
 @dataclass(frozen=True)
 class Blended(Totals):
@@ -157,8 +161,11 @@ class Blended(Totals):
         return {"held_out": float(losses.min()), "blend": float(np.argmin(losses))}
 
     def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
-        losses = [line["held_out"] for line in metrics]
-        return len(losses) - 1 - int(np.argmin(losses)) >= self.patience
+        losses = [float(line["held_out"]) for line in metrics]
+        if len(losses) <= self.patience:
+            return False
+        before, lately = min(losses[: -self.patience]), min(losses[-self.patience :])
+        return lately > before - WORTH * abs(before)
 
     def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
         """The versions with all rows, as they were in the best round, blended."""
@@ -175,7 +182,8 @@ class Blended(Totals):
         strand, version = np.divmod(output // c, self.each)
         begins = np.arange(len(output)) < count * c
         factor = np.where(begins, 1.0, weights[strand])
-        kept = np.flatnonzero(np.where(begins, output < c, (version == 0) & (factor != 0.0)) & (np.arange(len(output)) < terms))
+        mine = np.where(begins, output < c, (version == 0) & (factor != 0.0))
+        kept = np.flatnonzero(mine & (np.arange(len(output)) < terms))
         stack = {name: array[kept] for name, array in block.stack.items()}
         stack["output"] = (output[kept] % c).astype(np.int32)
         some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
@@ -183,6 +191,13 @@ class Blended(Totals):
 
 
 SETTINGS = (
-    Setting("patience", "whole", "Rounds without a better score at rows set aside, after which training ends.", METHOD, 8, least=1),
-    Setting("shallow_leaves", "whole", "Leaves of the shallow trees of a blend.", METHOD, 4, least=2, most=31),
+    Setting(
+        "patience",
+        "whole",
+        "Rounds without a better score at rows set aside, after which training ends (blend).",
+        METHOD,
+        8,
+        least=1,
+    ),
+    Setting("shallow_leaves", "whole", "Leaves of the shallow trees (blend).", METHOD, 4, least=2, most=31),
 )

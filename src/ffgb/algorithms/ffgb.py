@@ -29,7 +29,6 @@ from ffgb.learners.blend import Blend
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.settings import METHOD, Setting, Values
 
-
 GROWN: Mapping[str, type[Totals]] = {BoostedTrees.name: TreesShared, Blend.name: Blended}
 """How learners are trained that are grown from totals."""
 

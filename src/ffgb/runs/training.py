@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from ffgb import report
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb_shared import spent
 from ffgb.core.functions import Family, Function
+from ffgb.core.judgement import scores_of
 from ffgb.core.losses import Loss
 from ffgb.core.types import Array
 from ffgb.data import Dataset
@@ -320,6 +323,7 @@ class _Training:
         summary = _summary(self.config, self.metrics, self.seconds)
         finished, model = state.t == self.config.exchanges or self.over(state), Model.from_bytes(data)
         if finished:
+            summary |= self._judged(model)
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:
             if self.server.heard:  # else it had ended before, and they were written then
@@ -330,6 +334,14 @@ class _Training:
             self.run.write_json("summary.json", summary)
             report.write([self.run.path], self.run.path / "report.html")
         return Result(self.run, model, self.metrics, summary, finished)
+
+    def _judged(self, model: Model) -> dict[str, float]:
+        """How good probabilities are at the rows held out, if these are here."""
+        x, y, weights = self.dataset.x_test, self.dataset.y_test, self.dataset.weights_test
+        if self.parts is None or not self.dataset.classes or not len(y):
+            return {}
+        p = model.predict_proba(x) if len(self.dataset.classes) == 2 else np.eye(len(self.dataset.classes))[y]
+        return {f"test_{name}": value for name, value in scores_of(p, y, weights).items()}
 
 
 def _warn_uncovered(metrics: Sequence[Mapping[str, Any]]) -> None:
