@@ -113,7 +113,7 @@ class Blended(Totals):
         """Judge f^t by the rows that its versions have not seen; gradient, trees, step."""
         family, versions = cast(BoostedTrees, f.family), cast(Versions, loss)
         judged: Judged = ask(self._held_out(versions.inner.outputs))
-        measured = self._best(judged) | {"terms": float(f.terms)}
+        measured: dict[str, float | None] = {**self._best(judged), "terms": float(f.terms)}
         grown = None
         while grown is None:
             units = self.shared.units(loss, ask)
@@ -125,8 +125,8 @@ class Blended(Totals):
             some = slice(at, at + strand.side_by_side * versions.inner.outputs * self.each)
             h, at = h + family.sum_of(trees[some], outputs[some], strand.rate / strand.side_by_side), some.stop
         c = versions.inner.outputs
-        first = self.shared.measured(trees[: self.shared.side_by_side * c], square[:c])
-        return Step(cast(OpenSum, h).merged(), 1.0, 1.0, False, {**first, **measured})
+        measured |= self.shared.measured(trees[: self.shared.side_by_side * c], square[:c])
+        return Step(cast(OpenSum, h).merged(), 1.0, 1.0, False, measured)
 
     def _plan(self, t: int, family: BoostedTrees, c: int) -> tuple[Array, list[Any]]:
         """Which entry of f each tree adds to, and what finds its splits: the same columns for all versions."""

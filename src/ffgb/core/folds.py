@@ -49,10 +49,10 @@ class Folds:
         rank[order] = np.arange(len(x)) - np.repeat(first, np.diff(np.append(first, len(x))))
         return ((hashed % np.uint64(self.number) + rank) % np.uint64(self.number)).astype(np.int16)
 
-    def inside(self, points: Points, version: int) -> Array | None:
-        """Which rows a version is trained with, (n,), bool; None: all of them."""
+    def outside(self, points: Points, version: int) -> Array | None:
+        """Which rows a version is trained without, (n,), bool; None: it is trained with all of them."""
         fold = self.without[version]
-        return None if fold < 0 else self.of(points) != fold
+        return None if fold < 0 else self.of(points) == fold
 
 
 def _hashes(x: Array, seed: int) -> Array:

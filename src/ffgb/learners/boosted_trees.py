@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
-from ffgb.core.splits import Layout, Splits, route
+from ffgb.core.kernels import compiled
+from ffgb.core.splits import Layout, Splits, by_column, route
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
@@ -25,6 +26,8 @@ STEP = 2.0**-40
 """Of values."""
 LARGEST_VALUE = 2.0**10
 """Of a leaf: thousands of such leaves still add up exactly."""
+POINTS_IN_A_BLOCK = 2**15
+"""Sums of trees are exact, so they do not depend on it."""
 LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
@@ -83,6 +86,24 @@ class BoostedTrees(OpenFamily):
         for tree in range(m):
             splits = Splits(stack["node"][tree], stack["column"][tree], stack["left"][tree])
             out[tree, :, stack["output"][tree]] = stack["value"][tree][route(splits, z, start)]
+        return out
+
+    @property
+    def points_in_a_block(self) -> int:
+        return POINTS_IN_A_BLOCK
+
+    def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
+        out = np.zeros((len(z), self.outputs))
+        trees = [Splits(*arrays) for arrays in zip(stack["node"], stack["column"], stack["left"], strict=True)]
+        fast = compiled(len(z))
+        if fast is not None:
+            of_node = np.stack([splits.of_node for splits in trees])
+            left = stack["left"].view(np.uint8)
+            fast.add_leaves(by_column(z), of_node, stack["column"], left, stack["value"], stack["output"], weights, out)
+            return out
+        start = np.zeros(len(z), np.int32)
+        for splits, value, output, weight in zip(trees, stack["value"], stack["output"], weights, strict=True):
+            out[:, output] += weight * value[route(splits, z, start)]
         return out
 
     def constant(self, values: Array) -> OpenSum:
