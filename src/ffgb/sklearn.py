@@ -337,8 +337,8 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     - algorithm: "ffgb"; "ffgb-c", clipped, for clients that differ; "ffgb-l", Lipschitz, for regression; "fedavg",
       "fedprox", "scaffold", "mime".
-    - learner: "features", "linear", "mlp", "tree", "trees" (boosted, from totals), or a scikit-learn regressor, whose
-      fitted copies stay in this process: then the model cannot be saved.
+    - learner: "features", "linear", "mlp", "tree", "trees" (boosted) and "additive", from totals, or a
+      scikit-learn regressor, whose fitted copies stay in this process: then the model cannot be saved.
     - rounds, local_steps: T and K.
     - schedule, step_size: "search", "constant", "power", "theorem1" or "theorem2", and its η₀.
     - mu: Tikhonov regularisation.

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
@@ -104,6 +105,7 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1),
 }
 """Of each kind one that these rows can answer."""
 
@@ -116,7 +118,7 @@ OF_CLIENTS = {"MagnitudeOf"}
 OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}
+OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "CellSums"}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
 NO_MEANS = {"TargetSums", "ClassWeights"}
 """Sums and no means: a common factor of the weights is one of the sums."""

@@ -1,10 +1,11 @@
 """Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
 
-A *strand* is gradient boosting with trees of one kind (trees_shared.py).  Each strand has several *versions*: one that
-is trained with all rows, and one for each fold, without the rows of that fold (core/folds.py).  All of them grow in the
-same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many rounds are best,
-what each strand should weigh, and by which factor f must shrink for its probabilities to be right; and the versions
-with all rows are the result.
+A *strand* is a way to train: gradient boosting with deep trees (trees_shared.py); an additive model
+(additive_shared.py); the same additive model, and shallow trees on what it leaves.  Each strand has several *versions*:
+one that is trained with all rows, and one for each fold, without the rows of that fold (core/folds.py).  All of them
+grow in the same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many
+rounds are best, what each strand should weigh, and by which factor f must shrink for its probabilities to be right; and
+the versions with all rows are the result.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ from typing import Any, ClassVar, cast, final
 import numpy as np
 
 from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
-from ffgb.algorithms.trees_shared import TreesShared, grow_trees
+from ffgb.algorithms.additive_shared import fits, newton_step
+from ffgb.algorithms.trees_shared import TreesShared, flat_curvature, grow_trees, units_of_round
 from ffgb.core.folds import Folds, HeldOut, Judged
 from ffgb.core.functions import Block, Family, Function, OpenSum
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask
-from ffgb.core.tree_growth import Growth
+from ffgb.core.tree_growth import Finder, Growth
 from ffgb.core.types import Array, Tensors
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError
+from ffgb.learners.additive import sum_of_terms
 from ffgb.learners.boosted_trees import BoostedTrees, least_rows
 from ffgb.settings import METHOD, Setting, Values
 
+NEWTON_STEPS = 4
+"""Of the additive model."""
 FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
 """With fewer rows each is set aside once, in one of the folds; of more rows a tenth is set aside."""
 SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
@@ -51,7 +56,10 @@ class Blended(Totals):
     in_geometry: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    strands: tuple[TreesShared, ...]
+    deep: TreesShared
+    shallow: TreesShared
+    smooth: int = 0
+    """Newton steps of the additive model; 0: there is none, and shallow trees begin with the constant."""
     patience: int = 8
     """Rounds without a better score after which training ends."""
     folds: Folds = Folds(MANY_FOLDS, 0, (-1,))  # noqa: RUF009
@@ -63,30 +71,29 @@ class Blended(Totals):
         deep = cast(TreesShared, TreesShared.configured(config))
         rows = least_rows(config)
         shallow = Growth(config.shallow_leaves, 3, rows, config.leaf_hessian, config.leaf_ridge, by_level=True)
-        return cls((deep, replace(deep, growth=shallow, seed=deep.seed + 1)), config.patience)
+        return cls(deep, replace(deep, growth=shallow, seed=deep.seed + 1), patience=config.patience)
+
+    @property
+    def strands(self) -> int:
+        """How many ways to train there are: deep trees, shallow ones, the additive model."""
+        return 3 if self.smooth else 2
 
     @property
     def each(self) -> int:
         """Versions of a strand."""
-        return len(self.folds.without) // len(self.strands)
-
-    @property
-    def shared(self) -> TreesShared:
-        """What all strands have in common."""
-        return self.strands[0]
+        return len(self.folds.without) // self.strands
 
     def eta(self, k: int, t: int) -> float:
-        return self.shared.rate
+        return self.deep.rate
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
-        known = cast(TreesShared, self.shared.prepared(ask, family, loss, mean, scale))
-        strands = tuple(
-            replace(s, rows=known.rows, weighted=known.weighted, start_values=known.start_values) for s in self.strands
-        )
+        known = cast(TreesShared, self.deep.prepared(ask, family, loss, mean, scale))
+        shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted)
+        smooth = NEWTON_STEPS if fits(cast(BoostedTrees, family).layout) and not self.deep.monotone else 0
         few = known.rows < FEW_ROWS
         aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
-        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, self.shared.seed, aside * len(strands))
-        return replace(self, strands=strands, folds=folds)
+        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, known.seed, aside * (3 if smooth else 2))
+        return replace(self, deep=known, shallow=shallow, smooth=smooth, folds=folds)
 
     def trains(self, loss: Loss) -> Loss:
         return Versions(loss, len(self.folds.without))
@@ -105,39 +112,61 @@ class Blended(Totals):
         return cast(BoostedTrees, family).constant(np.tile(self._constant(c), len(self.folds.without)))
 
     def _constant(self, c: int) -> Array:
-        return np.array(self.shared.start_values or (0.0,) * c)
+        return np.array(self.deep.start_values or (0.0,) * c)
 
     def round(
         self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
     ) -> Step:
         """Judge f^t by the rows that its versions have not seen; gradient, trees, step."""
-        family, versions = cast(BoostedTrees, f.family), cast(Versions, loss)
-        judged: Judged = ask(self._held_out(versions.inner.outputs))
-        measured: dict[str, float | None] = {**self._best(judged), "terms": float(f.terms)}
-        grown = None
-        while grown is None:
-            units = self.shared.units(loss, ask)
-            outputs, finders = self._plan(t, family, versions.inner.outputs)
-            grown = grow_trees(ask, family, finders, units, outputs, self.folds)
-        trees, square = grown
-        h, at = family.zero(), 0
-        for strand in self.strands:
-            some = slice(at, at + strand.side_by_side * versions.inner.outputs * self.each)
-            h, at = h + family.sum_of(trees[some], outputs[some], strand.rate / strand.side_by_side), some.stop
+        versions = cast(Versions, loss)
         c = versions.inner.outputs
-        measured |= self.shared.measured(trees[: self.shared.side_by_side * c], square[:c])
-        return Step(cast(OpenSum, h).merged(), 1.0, 1.0, False, measured)
+        judged: Judged = ask(self._held_out(c))
+        measured: dict[str, float | None] = {**self._best(judged), "terms": float(f.terms)}
+        h = cast(BoostedTrees, f.family).zero()
+        if t < self.smooth:
+            h = h + self._additive(f, loss, ask, c)
+        strands = [(0, self.deep)] if t < self.smooth else [(0, self.deep), (1, self.shallow)]
+        grown, gamma = self._trees(t, f, loss, ask, strands)
+        return Step(cast(OpenSum, h + grown).merged(), 1.0, 1.0, False, measured | dict(gamma))
 
-    def _plan(self, t: int, family: BoostedTrees, c: int) -> tuple[Array, list[Any]]:
-        """Which entry of f each tree adds to, and what finds its splits: the same columns for all versions."""
-        outputs, finders = list[int](), list[Any]()
-        for s, strand in enumerate(self.strands):
+    def _additive(self, f: Function, loss: Loss, ask: AskInRound, c: int) -> Function:
+        """A Newton step of the additive model, which shallow trees begin with, too."""
+        family, count = cast(BoostedTrees, f.family), self.each * c
+        outputs = np.arange(2 * count, 3 * count, dtype=np.int32)
+        known = self.deep.rows, self.deep.weighted
+        found = newton_step(f, loss, ask, known, outputs, c, self.folds)
+        columns = family.layout.usable.astype(np.int32)
+        once = sum_of_terms(replace(family, outputs=count), columns, found.step)
+        (block,) = once.blocks
+        h = family.zero()
+        for strand in (1, 2):
+            stack = {**block.stack, "output": block.stack["output"] + np.int32(strand * count)}
+            h = h + OpenSum(family, (replace(block, stack=stack),))
+        return h
+
+    def _trees(
+        self, t: int, f: Function, loss: Loss, ask: AskInRound, strands: Sequence[tuple[int, TreesShared]]
+    ) -> tuple[Function, Mapping[str, float | None]]:
+        """The next trees of some strands, the same columns for all versions; and γ of the deep ones."""
+        family, c = cast(BoostedTrees, f.family), cast(Versions, loss).inner.outputs
+        outputs, finders, ends = list[int](), list[Finder](), [0]
+        for place, strand in strands:
             columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
             for version in range(self.each):
-                first = (s * self.each + version) * c
+                first = (place * self.each + version) * c
                 outputs += [first + k for _ in range(strand.side_by_side) for k in range(c)]
                 finders += strand.finders(columns, family)
-        return np.array(outputs, np.int32), finders
+            ends.append(len(outputs))
+        grown = None
+        while grown is None:
+            flat = flat_curvature(loss) and not self.deep.weighted
+            units = units_of_round(loss, ask, self.deep.rows, self.deep.bits, weighted=self.deep.weighted, flat=flat)
+            grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), self.folds)
+        trees, square = grown
+        h = family.zero()
+        for (_, strand), start, end in zip(strands, ends, ends[1:], strict=False):
+            h = h + family.sum_of(trees[start:end], outputs[start:end], strand.rate / strand.side_by_side)
+        return h, self.deep.measured(trees[: self.deep.side_by_side * c], square[:c])
 
     # What rows say that a version has not seen
 
@@ -145,14 +174,12 @@ class Blended(Totals):
     def candidates(self) -> Array:
         """Weights of the strands, times a slope: (candidates, strands)."""
         blends = [
-            (1.0 - sum(some), *some)
-            for some in itertools.product(SHARES, repeat=len(self.strands) - 1)
-            if sum(some) <= 1.0
+            (1.0 - sum(some), *some) for some in itertools.product(SHARES, repeat=self.strands - 1) if sum(some) <= 1.0
         ]
         return np.array([[slope * share for share in blend] for blend in blends for slope in SLOPES])
 
     def _held_out(self, c: int) -> HeldOut:
-        return HeldOut(self.folds, len(self.strands), self._constant(c), self.candidates)
+        return HeldOut(self.folds, self.strands, self._constant(c), self.candidates)
 
     def _best(self, judged: Judged) -> Mapping[str, float | None]:
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
@@ -174,7 +201,7 @@ class Blended(Totals):
         family = cast(BoostedTrees, f.family)
         c = family.outputs // count
         if not metrics:
-            weights, terms = np.zeros(len(self.strands)), count * c
+            weights, terms = np.zeros(self.strands), count * c
         else:
             best = min(metrics, key=lambda line: float(line["held_out"]))
             weights, terms = self.candidates[int(best["blend"])], int(best["terms"])
@@ -187,7 +214,7 @@ class Blended(Totals):
         stack = {name: array[kept] for name, array in block.stack.items()}
         stack["output"] = (output[kept] % c).astype(np.int32)
         some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
-        return self.shared, OpenSum(replace(family, outputs=c), (some,))
+        return self.deep, OpenSum(replace(family, outputs=c), (some,))
 
 
 SETTINGS = (

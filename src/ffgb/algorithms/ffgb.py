@@ -14,6 +14,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Totals, Whole
+from ffgb.algorithms.additive_shared import AdditiveShared
 from ffgb.algorithms.blended import Blended
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.trees_shared import TreesShared
@@ -25,12 +26,17 @@ from ffgb.core.points import Points
 from ffgb.core.schedules import Schedule, capped, make_schedule
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
+from ffgb.learners.additive import Additive
 from ffgb.learners.blend import Blend
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.settings import METHOD, Setting, Values
 
-GROWN: Mapping[str, type[Totals]] = {BoostedTrees.name: TreesShared, Blend.name: Blended}
-"""How learners are trained that are grown from totals."""
+GROWN: Mapping[str, type[Totals]] = {
+    BoostedTrees.name: TreesShared,
+    Additive.name: AdditiveShared,
+    Blend.name: Blended,
+}
+"""Procedures for learners that are grown from totals."""
 
 
 @final

@@ -27,6 +27,7 @@ from ffgb.core.seeds import stream
 from ffgb.core.splits import Layout, Splits
 from ffgb.core.tree_growth import GRADIENT, ROWS, Finder, Growing, Grown, Growth
 from ffgb.core.types import Array, Tensors
+from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.learners.boosted_trees import BoostedTrees, least_rows, rounded
 from ffgb.settings import LEARNER, METHOD, Setting, Values
@@ -120,7 +121,8 @@ class TreesShared(Totals):
     ) -> Step:
         """Gradient, trees, step."""
         family = cast(BoostedTrees, f.family)
-        units = self.units(loss, ask)
+        flat = flat_curvature(loss) and not self.weighted
+        units = units_of_round(loss, ask, self.rows, self.bits, weighted=self.weighted, flat=flat)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
         columns = self.columns_of(t, len(outputs), family.layout.usable)
         grown = None
@@ -129,15 +131,6 @@ class TreesShared(Totals):
         trees, square = grown
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
         return Step(h, 1.0, 1.0, False, self.measured(trees, square))
-
-    def units(self, loss: Loss, ask: AskInRound) -> Units:
-        """What gradients are counted in: by the bounds of the loss, or by how large they are."""
-        flat = isinstance(loss, Square) and not self.weighted
-        known = None if self.weighted else Units.bounded(loss, self.rows, self.bits, flat=flat)
-        if known is not None:
-            return known
-        gradient, hessian = ask(GradientOrders(loss.outputs))
-        return Units.of(gradient, hessian, self.rows, self.bits, flat=flat)
 
     def columns_of(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
@@ -172,6 +165,22 @@ class TreesShared(Totals):
             found.append(fit(inner / rows, own / rows, float(square.sum()) / rows))
         gamma, explained = np.mean(found, axis=0)
         return {"gamma": float(gamma), "explained": float(explained), "noise": None}
+
+
+def flat_curvature(loss: Loss) -> bool:
+    """Is the curvature 1 at every row?"""
+    return isinstance(loss.inner if isinstance(loss, Versions) else loss, Square)
+
+
+def units_of_round(
+    loss: Loss, ask: AskInRound, rows: int, bits: Literal[32, 64] | None, *, weighted: bool, flat: bool
+) -> Units:
+    """What gradients are counted in: by the bounds of the loss, or by how large they are."""
+    known = None if weighted else Units.bounded(loss, rows, bits, flat=flat)
+    if known is not None:
+        return known
+    gradient, hessian = ask(GradientOrders(loss.outputs))
+    return Units.of(gradient, hessian, rows, bits, flat=flat)
 
 
 def grow_trees(

@@ -16,5 +16,5 @@ class Blend(BoostedTrees):
 
     name: ClassVar[str] = "blend"
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "local_steps": 1, "schedule": "constant",
+        "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "local_steps": 1, "schedule": "constant", "bins": 100,
     }  # fmt: skip

@@ -38,7 +38,7 @@ class BoostedTrees(OpenFamily):
 
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant",
+        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100,
     }  # fmt: skip
 
     features: Bins
@@ -140,7 +140,9 @@ def least_rows(config: Values) -> int:
 
 
 SETTINGS = (
-    Setting("bins", "whole", "Bins of a column, at most (trees).", LEARNER, 100, least=2, most=255),
+    Setting(
+        "bins", "whole", "Bins of a column, at most (trees, additive).", LEARNER, unset="by learner", least=2, most=255
+    ),
     Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
     Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
     Setting("leaf_rows", "whole", "Rows of a leaf, all clients together, at least (trees).", LEARNER, 20, least=1),
