@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from ffgb import Config, train
-from ffgb.algorithms.blended import SLOPES, Blended
-from ffgb.algorithms.trees_shared import TreesShared, grow_trees
+from ffgb import Config, FFGBClassifier, train
+from ffgb.algorithms.blended import ALONE, SLOPES, Blended
+from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.folds import Folds
-from ffgb.core.functions import OpenSum
+from ffgb.core.judgement import calibration
 from ffgb.core.losses import Logistic
+from ffgb.core.points import Points
 from ffgb.core.tree_growth import Growth
 from ffgb.core.versions import Versions
 from ffgb.engines.local import local_engine
@@ -29,7 +30,7 @@ SMALL = Growth(leaves=6, levels=3, least_rows=5, by_level=True)
 
 def blend(rounds: int = 3, **more: Any) -> Blended:
     deep = TreesShared(0.5, 2, 0.5, 2, SMALL)
-    return Blended((deep, replace(deep, growth=Growth(leaves=3, levels=2, least_rows=5), seed=1)), **more)
+    return Blended(deep, replace(deep, growth=Growth(leaves=3, levels=2, least_rows=5), seed=1), **more)
 
 
 def data(n: int = 240) -> tuple[Any, Any]:
@@ -59,19 +60,17 @@ def trained(parts: Any, rounds: int, algorithm: Any, tests: Any = ()) -> tuple[S
 def test_a_version_is_what_training_without_its_fold_gives() -> None:
     x, y = data()
     algorithm = blend()
-    _, (state, settled, _), _ = trained([(x, y)], 3, algorithm)
+    _, (state, _, _), _ = trained([(x, y)], 3, algorithm)
     folds: Folds = state.job.algorithm.folds
-    assert folds.without == (-1, 0, 1, 2, 3, 4) * 2
-    from ffgb.core.points import Points
-
+    assert folds.without.tolist() == [-1, 0, 1, 2, 3, 4] * 3
     fold = folds.of(Points(0, x, y))
-    every = state.f.evaluate(state.job.family.features(x)).reshape(len(x), 12)
+    every = state.f.evaluate(state.job.family.features(x)).reshape(len(x), 18)
     for version, left_out in ((0, None), (1, 0), (3, 2)):
         # the same trees, grown from the other rows alone
         rows = np.flatnonzero(fold != left_out) if left_out is not None else np.arange(len(x))
         with local_engine([Holding(x[rows], y[rows])], 0) as engine:
             server = Server(engine, [len(rows)], 0, by_size=True)
-            strand = state.job.algorithm.strands[0]
+            strand = state.job.algorithm.deep
             family = replace(state.job.family, outputs=1)
             alone = server.start(strand, lambda ask, family=family: (family, None), Logistic())
             constant = replace(alone.job.algorithm, start_values=strand.start_values)
@@ -88,9 +87,9 @@ def test_the_result_is_the_blend_that_was_chosen() -> None:
     best = min(metrics, key=lambda each: each["held_out"])
     algorithm = state.job.algorithm
     weights = algorithm.candidates[int(best["blend"])]
-    again, (early, _, _), _ = trained([(x, y)], metrics.index(best), blend())
-    every = early.f(x).reshape(len(x), 2, 6)[:, :, 0]
-    start = algorithm.start_values if hasattr(algorithm, "start_values") else algorithm.shared.start_values[0]
+    _, (early, _, _), _ = trained([(x, y)], metrics.index(best), blend())
+    every = early.f(x).reshape(len(x), 3, 6)[:, :, 0]
+    start = algorithm.deep.start_values[0]
     expected = start + (every - start) @ weights
     np.testing.assert_allclose(settled.f(x)[:, 0], expected, atol=1e-9)
     assert settled.job.loss == Logistic()
@@ -101,26 +100,25 @@ def test_the_result_is_the_blend_that_was_chosen() -> None:
 
 def test_candidates_shrink_and_blend() -> None:
     found = blend().candidates
-    assert found.shape == (5 * len(SLOPES), 2)
+    assert found.shape == (5 * len(SLOPES), 2)  # before the table is known there is no additive model
     assert set(np.round(found.sum(axis=1), 9)) == set(SLOPES)
 
 
 def test_training_ends_when_the_score_is_no_longer_better() -> None:
     algorithm = blend(patience=3)
-    falling = [{"held_out": v} for v in (1.0, 0.9, 0.8, 0.7)]
+    falling = [dict.fromkeys(("held_out", *ALONE), v) for v in (1.0, 0.9, 0.8, 0.7)]
     assert not algorithm.over(falling[:3])
     assert not algorithm.over(falling)
-    assert algorithm.over([*falling, *({"held_out": 0.6999} for _ in range(3))])
+    assert algorithm.over([*falling, *(dict.fromkeys(("held_out", *ALONE), 0.6999) for _ in range(3))])
 
 
 def test_the_same_model_over_any_split_under_masks_and_after_an_interruption(tmp_path: Any) -> None:
     def go(out: Any = None, resume: bool = False, stop: int = 99, **more: Any) -> Any:
         lines: list[Any] = []
         config = Config(data=("wine",), learner="blend", rounds=2, trees_a_round=2, **{"clients": 3, **more})
-        result = train(
+        return train(
             config, out, workers=0, resume=resume, on_round=lines.append, should_stop=lambda: len(lines) >= stop
         )
-        return result
 
     expected = go().model.to_bytes()
     assert go(clients=5, split="iid").model.to_bytes() == expected
@@ -132,7 +130,8 @@ def test_the_same_model_over_any_split_under_masks_and_after_an_interruption(tmp
     assert second.model.to_bytes() == expected
     third = go(tmp_path / "run", resume=True)  # there is nothing left to do
     assert third.model.to_bytes() == expected
-    assert third.summary["settled"] == 1.0
+    assert third.metrics[-1]["settled"] == 1.0
+    assert [line["round"] for line in third.metrics] == [1, 2, 3]
 
 
 def test_probabilities_are_calibrated_where_few_rows_tempt_to_be_sure() -> None:
@@ -141,11 +140,7 @@ def test_probabilities_are_calibrated_where_few_rows_tempt_to_be_sure() -> None:
     x = set_.data[:, :6].astype(np.float32)
     y = np.where(rng.uniform(size=len(x)) < 0.25, 1 - set_.target, set_.target)  # a quarter of the labels is wrong
     order = rng.permutation(len(x))
-    from ffgb import FFGBClassifier
-
     model = FFGBClassifier(learner="blend").fit(x[order[:300]], y[order[:300]])
-    from ffgb.core.judgement import calibration
-
     p = model.predict_proba(x[order[300:]])[:, 1]
     line = calibration(p, y[order[300:]], np.ones(len(p)))
     assert line is not None
@@ -157,5 +152,3 @@ def test_a_blend_begins_with_a_constant(tmp_path: Any) -> None:
     assert run.finished
     with pytest.raises(FFGBError):
         train(Config(data=("wine",), clients=2, learner="blend", rounds=1, start=str(tmp_path / "a")), workers=0)
-
-

@@ -16,6 +16,8 @@ from ffgb.core.questions import Here
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError
 
+ALL = np.array([-1], np.int16)
+
 
 def points(x: Any) -> Points:
     return Points(0, x, np.zeros(len(x), int))
@@ -24,7 +26,7 @@ def points(x: Any) -> Points:
 @given(seed=st.integers(0, 2**20), cut=st.integers(1, 199), number=st.integers(2, 10))
 def test_a_row_has_the_same_fold_whoever_holds_it(seed: int, cut: int, number: int) -> None:
     x = np.random.default_rng(seed).normal(size=(200, 3)).astype(np.float32)
-    folds = Folds(number, seed, (-1,))
+    folds = Folds(number, seed, ALL)
     order = np.random.default_rng(seed + 1).permutation(200)
     here, there = order[:cut], order[cut:]
     together = folds.of(points(x))
@@ -34,7 +36,7 @@ def test_a_row_has_the_same_fold_whoever_holds_it(seed: int, cut: int, number: i
 
 def test_folds_are_about_equal_and_follow_from_the_seed() -> None:
     x = np.random.default_rng(0).normal(size=(10_000, 4)).astype(np.float32)
-    one, other = (Folds(5, seed, (-1,)).of(points(x)) for seed in (0, 1))
+    one, other = (Folds(5, seed, ALL).of(points(x)) for seed in (0, 1))
     assert np.bincount(one, minlength=5).min() > 1850
     assert 0.15 < (one == other).mean() < 0.25
 
@@ -42,7 +44,7 @@ def test_folds_are_about_equal_and_follow_from_the_seed() -> None:
 def test_equal_rows_are_dealt_out() -> None:
     x = np.tile(np.array([[1.0, np.nan, -0.0]], np.float32), (50, 1))
     x[::2, 2] = 0.0  # the same number
-    assert np.bincount(Folds(5, 0, (-1,)).of(points(x))).tolist() == [10] * 5
+    assert np.bincount(Folds(5, 0, ALL).of(points(x))).tolist() == [10] * 5
 
 
 @pytest.mark.parametrize("loss", [Logistic(), CrossEntropy(3), Square(2)])
@@ -62,7 +64,7 @@ def test_each_version_has_the_gradient_that_it_has_alone(loss: Any) -> None:
 def test_candidates_are_judged_by_rows_that_they_have_not_seen() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(60, 2)).astype(np.float32), rng.integers(0, 2, 60)
-    folds = Folds(3, 0, (-1, 0, 1, 2) * 2)  # two strands
+    folds = Folds(3, 0, np.array([-1, 0, 1, 2] * 2, np.int16))  # two strands
     loss, start = Versions(Logistic(), 8), np.array([0.3])
     f = rng.normal(size=(60, 8))
     weights = np.array([[1.0, 0.0], [0.5, 0.25]])
@@ -80,6 +82,6 @@ def test_candidates_are_judged_by_rows_that_they_have_not_seen() -> None:
 
 
 def test_no_rows_set_aside_is_an_error() -> None:
-    question = HeldOut(Folds(2, 0, (-1, 0)), 1, np.zeros(1), np.ones((1, 1)))
+    question = HeldOut(Folds(2, 0, np.array([-1, 0], np.int16)), 1, np.zeros(1), np.ones((1, 1)))
     with pytest.raises(FFGBError, match="no rows are set aside"):
         question.total({"losses": np.zeros(1), "weight": np.zeros(1)})

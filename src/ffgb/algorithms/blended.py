@@ -40,6 +40,8 @@ FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
 SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the later strands in the blend."""
+ALONE = ("held_out_deep", "held_out_shallow")
+"""What the scores of single strands are called in the metrics."""
 SPREAD = 0.3
 """Standard deviation of the logarithm of a slope before any row has been seen."""
 
@@ -62,7 +64,7 @@ class Blended(Totals):
     """Newton steps of the additive model; 0: there is none, and shallow trees begin with the constant."""
     patience: int = 8
     """Rounds without a better score after which training ends."""
-    folds: Folds = Folds(MANY_FOLDS, 0, (-1,))  # noqa: RUF009
+    folds: Folds = Folds(MANY_FOLDS, 0, np.array([-1], np.int16))  # noqa: RUF009
     mu: float = 0.0
 
     @classmethod
@@ -92,7 +94,8 @@ class Blended(Totals):
         smooth = NEWTON_STEPS if fits(cast(BoostedTrees, family).layout) and not self.deep.monotone else 0
         few = known.rows < FEW_ROWS
         aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
-        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, known.seed, aside * (3 if smooth else 2))
+        without = np.array(aside * (3 if smooth else 2), np.int16)
+        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, known.seed, without)
         return replace(self, deep=known, shallow=shallow, smooth=smooth, folds=folds)
 
     def trains(self, loss: Loss) -> Loss:
@@ -182,17 +185,23 @@ class Blended(Totals):
         return HeldOut(self.folds, self.strands, self._constant(c), self.candidates)
 
     def _best(self, judged: Judged) -> Mapping[str, float | None]:
+        """The best candidate, and how good each kind of trees is alone."""
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
-        doubt = np.square(np.log(slopes) / SPREAD) / (2.0 * judged.rows)
-        losses = judged.losses + doubt
-        return {"held_out": float(losses.min()), "blend": float(np.argmin(losses))}
+        losses = judged.losses + np.square(np.log(slopes) / SPREAD) / (2.0 * judged.rows)
+        alone = self.candidates / slopes[:, None] == 1.0
+        found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE)}
+        return {"held_out": float(losses.min()), "blend": float(np.argmin(losses)), **found}
 
     def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
-        losses = [float(line["held_out"]) for line in metrics]
-        if len(losses) <= self.patience:
+        """Has neither the blend nor one kind of trees become better for some rounds?"""
+        if len(metrics) <= self.patience:
             return False
-        before, lately = min(losses[: -self.patience]), min(losses[-self.patience :])
-        return lately > before - WORTH * abs(before)
+        for name in ("held_out", *ALONE):
+            losses = [float(line[name]) for line in metrics]
+            before, lately = min(losses[: -self.patience]), min(losses[-self.patience :])
+            if lately < before - WORTH * abs(before):
+                return False
+        return True
 
     def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
         """The versions with all rows, as they were in the best round, blended."""

@@ -27,14 +27,14 @@ FINEST, LARGEST = 2.0**-16, 2.0**10
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Folds:
     """So many folds, and which of them each version of f is trained without."""
 
     number: int
     seed: int
-    without: tuple[int, ...]
-    """Of each version a fold; −1: trained with all rows."""
+    without: Array
+    """Of each version a fold; −1: trained with all rows: (versions,), int16."""
 
     def of(self, points: Points) -> Array:
         """The fold of each row, (n,), int16."""
@@ -51,7 +51,7 @@ class Folds:
 
     def outside(self, points: Points, version: int) -> Array | None:
         """Which rows a version is trained without, (n,), bool; None: it is trained with all of them."""
-        fold = self.without[version]
+        fold = int(self.without[version])
         return None if fold < 0 else self.of(points) == fold
 
 
@@ -107,7 +107,7 @@ class HeldOut(RoundQuestion):
         fold, each = self.folds.of(here.points), loss.split(f)  # (n, versions, c)
         count = len(self.folds.without) // self.strands
         losses, weight = np.zeros(len(self.weights)), np.zeros(1)
-        for version, left_out in enumerate(self.folds.without[:count]):
+        for version, left_out in enumerate(self.folds.without[:count].tolist()):
             rows = np.flatnonzero(fold == left_out)
             if left_out < 0 or not len(rows):
                 continue

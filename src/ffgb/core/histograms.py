@@ -304,6 +304,8 @@ class _Work:
         self.hessian = None if units.flat else _as_integers(whole(h, units.hessian), units.bits)
         self.splits: dict[int, Splits] = {}
         self.position: dict[int, Array] = {}
+        self.output: dict[int, int] = {}
+        """Of each tree."""
         self.begin: list[Array] = [np.zeros(len(self.z), np.int32)] * len(self.gradient)
         """Where the rows of each output are before any split."""
         if folds is not None:
@@ -347,9 +349,9 @@ class _Work:
 
     def move(self, k: int, output: int, splits: Splits) -> None:
         """Put each row into the node of tree k, of an output, that it belongs to."""
-        before = self.splits.get(k)
+        before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k] = self.begin[output]
+            self.position[k], self.output[k] = self.begin[output], output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])

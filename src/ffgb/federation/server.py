@@ -232,7 +232,15 @@ class Server:
         algorithm, f = chosen
         loss, job = state.job.algorithm.tasked(state.job.loss), state.job
         settled = Job(
-            algorithm, f.family, loss, job.target, job.seed, None, Beginning.of(f), state.t, precision=self.precision
+            algorithm,
+            f.family,
+            loss,
+            job.target,
+            job.seed,
+            None,
+            Beginning.of(f),
+            state.t + 1,
+            precision=self.precision,
         )
         return self.report(self.go_on(state, settled))
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 from ffgb.learners.boosted_trees import BoostedTrees
 
-MOST_ROUNDS = 60
+MOST_ROUNDS = 100
 
 
 @final
@@ -15,6 +15,8 @@ class Blend(BoostedTrees):
     """The trees of a blend."""
 
     name: ClassVar[str] = "blend"
+    closing: ClassVar[int] = 1
+    """Exchanges after the last round: clients get the result."""
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "local_steps": 1, "schedule": "constant", "bins": 100,
     }  # fmt: skip

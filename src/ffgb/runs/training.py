@@ -50,7 +50,9 @@ from ffgb.runs.starting import starting_model
 
 log = logging.getLogger(__name__)
 
-OF_ONE_ROUND = ("seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
+SETTLED = "settled"
+"""In the line of the exchange that has settled what the result is."""
+OF_ONE_ROUND = (SETTLED, "seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
 """What a line of the metrics says that a summary of the last line should not."""
 
 
@@ -162,6 +164,8 @@ class _Training:
         self.metrics: list[dict[str, Any]] = []
         self.before, self.setup = 0.0, 0.0
         """Seconds that earlier sittings took, and those of the set-up."""
+        self.carried: dict[str, float] = {}
+        """Bytes that earlier sittings carried."""
         self.parts: list[Array] | None = None
         """Who holds which rows, if they are here."""
         self.costs = Costs()
@@ -223,6 +227,7 @@ class _Training:
         if saved is not None:
             state, self.metrics, self.before = saved
             self.setup = self.metrics[0]["setup_seconds"]
+            self.carried = {n: value for n, value in self.metrics[-1].items() if n.startswith("wire_")}
         else:
             if elsewhere is not None:
                 self._create()  # what sites elsewhere have answered once they need not answer again
@@ -260,22 +265,35 @@ class _Training:
 
     def over(self, state: State) -> bool:
         """There is nothing left to learn but noise, and that ends it."""
-        if not self.metrics or not self.config.stop:
+        if not self.metrics:
             return False
-        return spent(self.metrics[-1]) or "settled" in self.metrics[-1] or state.job.algorithm.over(self.metrics)
+        if SETTLED in self.metrics[-1]:
+            return True
+        return bool(self.config.stop) and (spent(self.metrics[-1]) or state.job.algorithm.over(self.metrics))
 
     def settled(self, state: State) -> State:
-        """When rounds are over: with the result in place of f, if only part of f is the result."""
-        if not self.metrics or not (self.over(state) or state.t == self.config.exchanges):
+        """When rounds are over: one exchange more, if only a part of f is the result.  Clients then have this part."""
+        last = state.t == self.config.exchanges - self.config.closing
+        if not self.metrics or SETTLED in self.metrics[-1] or not (self.over(state) or last):
             return state
-        found = self.server.settle(state, self.metrics)
+        began, found = time.perf_counter(), self.server.settle(state, self.metrics)
         if found is None:
             return state
         state, scores = found
-        self.metrics[-1] = self.metrics[-1] | scores | {"settled": 1.0}
+        self._keep(state, scores | {SETTLED: 1.0, "seconds": time.perf_counter() - began})
+        return state
+
+    def _keep(self, state: State, measured: Mapping[str, Any]) -> None:
+        """Write a round down."""
+        line = {**measured, "setup_seconds": self.setup}
+        for name, total in self.engine.wire().items():
+            line[name] = self.carried.get(name, 0.0) + total / self.server.N
+        self.metrics.append(line)
+        self._create()
         if self.run is not None:
             self.run.save(state, self.metrics, self.seconds)
-        return state
+            self.run.forget_totals()
+        self.told.round(line)
 
     @property
     def seconds(self) -> float:
@@ -283,20 +301,11 @@ class _Training:
 
     def rounds(self, state: State, enough: Callable[[], bool]) -> State:
         """The rounds that are left, each written down when it is over."""
-        last = self.metrics[-1] if self.metrics else {}
-        carried = {name: value for name, value in last.items() if name.startswith("wire_")}
         if self.told.should_stop():
             return state
         for after, measured in rounds_of(self.server, state, self.config):
-            state, line = after, measured | {"setup_seconds": self.setup}
-            wire = self.engine.wire().items()
-            line |= {name: carried.get(name, 0.0) + total / self.server.N for name, total in wire}
-            self.metrics.append(line)
-            self._create()
-            if self.run is not None:
-                self.run.save(state, self.metrics, self.seconds)
-                self.run.forget_totals()
-            self.told.round(line)
+            state = after
+            self._keep(state, measured)
             if state.t % self.config.phases == 0 and not self.config.one_round and enough():
                 self._end_here(state)
                 break
@@ -377,7 +386,7 @@ def _engine(
 def rounds_of(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
     if config.distill == "rounds":
         return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
-    return server.rounds(state, config.exchanges, stop=bool(config.stop))
+    return server.rounds(state, config.exchanges - config.closing, stop=bool(config.stop))
 
 
 def federate(
