@@ -145,9 +145,8 @@ def train(
         training.open(resume=resume)
         training.meet(elsewhere, workers, engine)
         state = training.begin(elsewhere)
-        if not training.over(state):
+        if not training.over:
             state = training.rounds(state, enough)
-        state = training.settled(state)
         result = training.end(state, elsewhere)
     told.end(result)
     return result
@@ -260,28 +259,15 @@ class _Training:
                     f"the run in {self.path} is one exchange for {run.config['rounds']} rounds; start another run"
                 )
             run.write_json("config.json", config.to_json())  # more rounds were asked for
-        if run is not None and not self.over(state) and state.t < config.exchanges:
+        if run is not None and not self.over and state.t < config.exchanges:
             run.reopen()
 
-    def over(self, state: State) -> bool:
-        """There is nothing left to learn but noise, and that ends it."""
+    @property
+    def over(self) -> bool:
+        """The result is settled, or there is nothing left to learn but noise, and that ends it."""
         if not self.metrics:
             return False
-        if SETTLED in self.metrics[-1]:
-            return True
-        return bool(self.config.stop) and (spent(self.metrics[-1]) or state.job.algorithm.over(self.metrics))
-
-    def settled(self, state: State) -> State:
-        """When rounds are over: one exchange more, if only a part of f is the result.  Clients then have this part."""
-        last = state.t == self.config.exchanges - self.config.closing
-        if not self.metrics or SETTLED in self.metrics[-1] or not (self.over(state) or last):
-            return state
-        began, found = time.perf_counter(), self.server.settle(state, self.metrics)
-        if found is None:
-            return state
-        state, scores = found
-        self._keep(state, scores | {SETTLED: 1.0, "seconds": time.perf_counter() - began})
-        return state
+        return SETTLED in self.metrics[-1] or bool(self.config.stop and spent(self.metrics[-1]))
 
     def _keep(self, state: State, measured: Mapping[str, Any]) -> None:
         """Write a round down."""
@@ -303,13 +289,13 @@ class _Training:
         """The rounds that are left, each written down when it is over."""
         if self.told.should_stop():
             return state
-        for after, measured in rounds_of(self.server, state, self.config):
+        for after, measured in rounds_of(self.server, state, self.config, self.metrics):
             state = after
             self._keep(state, measured)
             if state.t % self.config.phases == 0 and not self.config.one_round and enough():
                 self._end_here(state)
                 break
-            if self.told.should_stop() or self.over(state):
+            if self.told.should_stop():
                 break
         return state
 
@@ -330,7 +316,7 @@ class _Training:
         dataset = self.dataset
         data = Model(job, f, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
         summary = _summary(self.config, self.metrics, self.seconds)
-        finished, model = state.t == self.config.exchanges or self.over(state), Model.from_bytes(data)
+        finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
         if finished:
             summary |= self._judged(model)
             _warn_uncovered(self.metrics)
@@ -383,10 +369,28 @@ def _engine(
     return simulation(json.dumps(config.to_json()), len(holdings), workers)
 
 
-def rounds_of(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
+def rounds_of(
+    server: Server, state: State, config: Config, before: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[tuple[State, dict[str, Any]]]:
+    """The rounds that are left after those before, and their metrics.
+
+    The last is an exchange that settles what the result is, if that is only a part of f.
+    """
     if config.distill == "rounds":
-        return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
-    return server.rounds(state, config.exchanges - config.closing, stop=bool(config.stop))
+        yield from distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
+        return
+    metrics, algorithm = list(before), state.job.algorithm
+    if not (config.stop and metrics and algorithm.over(metrics)):
+        for after, line in server.rounds(state, config.exchanges - config.closing, stop=bool(config.stop)):
+            state = after
+            metrics.append(line)
+            yield state, line
+            if config.stop and algorithm.over(metrics):
+                break
+    began = time.perf_counter()
+    if (found := server.settle(state, metrics)) is not None:
+        state, line = found
+        yield state, line | {SETTLED: 1.0, "seconds": time.perf_counter() - began}
 
 
 def federate(
