@@ -18,9 +18,10 @@ SETTINGS = {"learner": "trees", "leaves": 6, "bins": 16, "trees_a_round": 2, "le
 
 
 ADDITIVE = {"learner": "additive", "bins": 8}
+BLEND = {**SETTINGS, "learner": "blend"}
 
 
-@pytest.mark.parametrize(("given", "secure"), [(SETTINGS, "off"), (SETTINGS, "on"), (ADDITIVE, "on")])
+@pytest.mark.parametrize(("given", "secure"), [(SETTINGS, "off"), (SETTINGS, "on"), (ADDITIVE, "on"), (BLEND, "on")])
 def test_three_sites_grow_the_trees_of_one_machine(given: dict[str, Any], secure: str, tmp_path: Path) -> None:
     words = "".join(f"{name} = {value!r}\n" for name, value in {**given, "secure": secure}.items())
     write_sites(tmp_path, 2, f'target = "digit"\n{words}')

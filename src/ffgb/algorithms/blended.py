@@ -1,9 +1,8 @@
 """Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
 
-A *strand* is a way to train: gradient boosting with deep trees (trees_shared.py); an additive model
-(additive_shared.py); the same additive model, and shallow trees on what it leaves.  Each strand has several *versions*:
-one that is trained with all rows, and one for each fold, without the rows of that fold (core/folds.py).  All of them
-grow in the same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many
+A *strand* is a way to train: gradient boosting with deep trees, and with shallow ones (trees_shared.py); and an additive
+model (additive_shared.py).  Each strand has several *versions*: one that is trained with all rows, and one for each
+fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many
 rounds are best, what each strand should weigh, and by which factor f must shrink for its probabilities to be right; and
 the versions with all rows are the result.
 """
@@ -61,7 +60,7 @@ class Blended(Totals):
     deep: TreesShared
     shallow: TreesShared
     smooth: int = 0
-    """Newton steps of the additive model; 0: there is none, and shallow trees begin with the constant."""
+    """Newton steps of the additive model; 0: there is none."""
     patience: int = 8
     """Rounds without a better score after which training ends."""
     folds: Folds = Folds(MANY_FOLDS, 0, np.array([-1], np.int16))  # noqa: RUF009
@@ -128,32 +127,24 @@ class Blended(Totals):
         h = cast(BoostedTrees, f.family).zero()
         if t < self.smooth:
             h = h + self._additive(f, loss, ask, c)
-        strands = [(0, self.deep)] if t < self.smooth else [(0, self.deep), (1, self.shallow)]
-        grown, gamma = self._trees(t, f, loss, ask, strands)
+        grown, gamma = self._trees(t, f, loss, ask)
         return Step(cast(OpenSum, h + grown).merged(), 1.0, 1.0, False, measured | dict(gamma))
 
     def _additive(self, f: Function, loss: Loss, ask: AskInRound, c: int) -> Function:
-        """A Newton step of the additive model, which shallow trees begin with, too."""
-        family, count = cast(BoostedTrees, f.family), self.each * c
-        outputs = np.arange(2 * count, 3 * count, dtype=np.int32)
-        known = self.deep.rows, self.deep.weighted
-        found = newton_step(f, loss, ask, known, outputs, c, self.folds)
+        """A Newton step of the additive model, which is the last strand."""
+        family, first = cast(BoostedTrees, f.family), 2 * self.each * c
+        outputs = np.arange(first, first + self.each * c, dtype=np.int32)
+        found = newton_step(f, loss, ask, (self.deep.rows, self.deep.weighted), outputs, c, self.folds)
         columns = family.layout.usable.astype(np.int32)
-        once = sum_of_terms(replace(family, outputs=count), columns, found.step)
-        (block,) = once.blocks
-        h = family.zero()
-        for strand in (1, 2):
-            stack = {**block.stack, "output": block.stack["output"] + np.int32(strand * count)}
-            h = h + OpenSum(family, (replace(block, stack=stack),))
-        return h
+        (block,) = sum_of_terms(replace(family, outputs=len(outputs)), columns, found.step).blocks
+        stack = {**block.stack, "output": block.stack["output"] + np.int32(first)}
+        return OpenSum(family, (replace(block, stack=stack),))
 
-    def _trees(
-        self, t: int, f: Function, loss: Loss, ask: AskInRound, strands: Sequence[tuple[int, TreesShared]]
-    ) -> tuple[Function, Mapping[str, float | None]]:
-        """The next trees of some strands, the same columns for all versions; and γ of the deep ones."""
+    def _trees(self, t: int, f: Function, loss: Loss, ask: AskInRound) -> tuple[Function, Mapping[str, float | None]]:
+        """The next trees of both kinds, the same columns for all versions; and γ of the deep ones."""
         family, c = cast(BoostedTrees, f.family), cast(Versions, loss).inner.outputs
         outputs, finders, ends = list[int](), list[Finder](), [0]
-        for place, strand in strands:
+        for place, strand in enumerate((self.deep, self.shallow)):
             columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
             for version in range(self.each):
                 first = (place * self.each + version) * c
@@ -167,7 +158,7 @@ class Blended(Totals):
             grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), self.folds)
         trees, square = grown
         h = family.zero()
-        for (_, strand), start, end in zip(strands, ends, ends[1:], strict=False):
+        for strand, start, end in zip((self.deep, self.shallow), ends, ends[1:], strict=False):
             h = h + family.sum_of(trees[start:end], outputs[start:end], strand.rate / strand.side_by_side)
         return h, self.deep.measured(trees[: self.deep.side_by_side * c], square[:c])
 
