@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
+from ffgb.core.folds import Folds, HeldOut
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
 from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
@@ -81,6 +82,8 @@ def histograms() -> HistogramsOf:
 
 
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
+ALL = np.arange(3, dtype=np.int32)
+
 EXAMPLES: dict[str, Callable[[], Question]] = {
     "MagnitudeOf": lambda: MagnitudeOf(Flatten(9), np.zeros(9)),
     "MomentsOf": lambda: MomentsOf(Flatten(9), np.full(9, 0.25), np.full(9, 16.0)),
@@ -105,7 +108,8 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
-    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL, 3),
+    "HeldOut": lambda: HeldOut(Folds(2, 0, np.zeros(1, np.int16)), 1, np.zeros(3), np.array([[0.5], [1.0]])),
 }
 """Of each kind one that these rows can answer."""
 
@@ -120,7 +124,7 @@ OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
 
 OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "CellSums"}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "HeldOut"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))

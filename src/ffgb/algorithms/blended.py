@@ -1,10 +1,10 @@
 """Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
 
-A *strand* is a way to train: gradient boosting with deep trees, and with shallow ones (trees_shared.py); and an additive
-model (additive_shared.py).  Each strand has several *versions*: one that is trained with all rows, and one for each
-fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.  A row is judged by the versions that have not seen it.  So one training finds how many
-rounds are best, what each strand should weigh, and by which factor f must shrink for its probabilities to be right; and
-the versions with all rows are the result.
+A *strand* is a way to train: gradient boosting with deep trees, and with shallow ones (trees_shared.py); and an
+additive model (additive_shared.py).  Each strand has several *versions*: one that is trained with all rows, and one for
+each fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.  A row is judged by
+the versions that have not seen it.  So one training finds how many rounds are best, what each strand should weigh, and
+by which factor f must shrink for its probabilities to be right; and the versions with all rows are the result.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the later strands in the blend."""
 ALONE = ("held_out_deep", "held_out_shallow")
 """What the scores of single strands are called in the metrics."""
-SPREAD = 0.3
-"""Standard deviation of the logarithm of a slope before any row has been seen."""
+SPREAD, APART = 0.3, 0.35
+"""Standard deviations before any row has been seen: of the logarithm of a slope, and of each share about equal ones."""
 
 
 WORTH = 1e-3
@@ -178,8 +178,10 @@ class Blended(Totals):
     def _best(self, judged: Judged) -> Mapping[str, float | None]:
         """The best candidate, and how good each kind of trees is alone."""
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
-        losses = judged.losses + np.square(np.log(slopes) / SPREAD) / (2.0 * judged.rows)
-        alone = self.candidates / slopes[:, None] == 1.0
+        shares = self.candidates / slopes[:, None]
+        doubt = np.square(np.log(slopes) / SPREAD) + np.square((shares - 1.0 / self.strands) / APART).sum(axis=1)
+        losses = judged.losses + doubt / (2.0 * judged.rows)
+        alone = np.isclose(shares, 1.0)
         found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE)}
         return {"held_out": float(losses.min()), "blend": float(np.argmin(losses)), **found}
 

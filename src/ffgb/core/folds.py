@@ -102,9 +102,10 @@ class HeldOut(RoundQuestion):
         return {"losses": counted((len(self.weights),)), "weight": counted((1,))}
 
     def part(self, here: Here) -> Tensors:
-        loss, f, y = here.loss, known(here.f), known(here.y)
-        assert isinstance(loss, Versions)
-        fold, each = self.folds.of(here.points), loss.split(f)  # (n, versions, c)
+        f, y = known(here.f), known(here.y)
+        loss = here.loss.inner if isinstance(here.loss, Versions) else here.loss
+        assert loss is not None
+        fold, each = self.folds.of(here.points), f.reshape(len(f), -1, loss.outputs)  # (n, versions, c)
         count = len(self.folds.without) // self.strands
         losses, weight = np.zeros(len(self.weights)), np.zeros(1)
         for version, left_out in enumerate(self.folds.without[:count].tolist()):
@@ -116,7 +117,7 @@ class HeldOut(RoundQuestion):
             ones = np.ones(len(rows)) if heavy is None else heavy
             weight += whole(ones, FINEST).sum()
             for k, some in enumerate(self.weights):
-                value = loss.inner.value(self.start + np.tensordot(moved, some, axes=(1, 0)), y[rows])
+                value = loss.value(self.start + np.tensordot(moved, some, axes=(1, 0)), y[rows])
                 bounded = np.clip(np.nan_to_num(value, nan=LARGEST), -LARGEST, LARGEST)
                 losses[k] += whole(bounded * ones, FINEST).sum()
         return {"losses": losses, "weight": weight}

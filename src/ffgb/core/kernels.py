@@ -165,7 +165,8 @@ def add_leaves(
 ) -> None:
     """Add the value of each row's leaf, times the tree's weight, to the tree's output.
 
-    of_node (m, nodes), column (m, S), left (m, S, bytes), uint8, with a bit for each cell, value (m, nodes), out (n, c).
+    of_node (m, nodes), column (m, S), left (m, S, bytes), uint8, with a bit for each cell, value (m, nodes),
+    out (n, c).
     """
     nodes = np.uint32(of_node.shape[1])
     for t in range(len(weights)):

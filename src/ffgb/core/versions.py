@@ -45,10 +45,6 @@ class Versions(Loss):
     def of(cls, classes: int, outputs: int, **settings: float) -> Any:
         raise FFGBError("versions are of another loss, and are made by an algorithm")
 
-    def split(self, f: Array) -> Array:
-        """The versions' values, (n, versions, c)."""
-        return f.reshape(len(f), self.number, self.inner.outputs)
-
     def first(self, f: Array) -> Array:
         """The first version's values, (n, c)."""
         return f[:, : self.inner.outputs]

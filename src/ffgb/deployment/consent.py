@@ -33,7 +33,7 @@ WORDS: Mapping[str, str] = {
     "question HistogramsOf": "sums of prediction errors over the rows in each interval of a column",
     "question CellSums": "sums of prediction errors over the rows in each interval of a column, and how many rows lie "
     "in each pair of intervals of two columns",
-    "question HeldOut": "how well models predict rows of this site that they were not trained with, summed over those rows",
+    "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
     "report": "sums of error and score",
     "increment": "a model that was fitted to the rows of this site alone",
 }
