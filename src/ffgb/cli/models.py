@@ -36,6 +36,15 @@ MODULE = Annotated[
 ]
 
 
+SHORT = {
+    "base_rate": "base",
+    "average_precision": "AP",
+    "calibration_intercept": "intercept",
+    "calibration_slope": "slope",
+}
+"""Names of scores that fit above a column of numbers."""
+
+
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
@@ -55,7 +64,7 @@ def evaluate(
     if as_json:
         print(json.dumps(scores, allow_nan=False))
     else:
-        print_rows([{"part": name, **values} for name, values in scores.items()])
+        print_rows([{"part": name, **{SHORT.get(k, k): v for k, v in some.items()}} for name, some in scores.items()])
 
 
 @app.command()
