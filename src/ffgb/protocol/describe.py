@@ -55,8 +55,7 @@ BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Questi
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
 PARTS = (
     *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds),
-    *(Job, Beginning, Target),
-    *(Design, DesignColumn, Variable, RowModel, Survival),
+    *(Job, Beginning, Target, Design, DesignColumn, Variable, RowModel, Survival),
 )
 """And these, which they are made of."""
 
