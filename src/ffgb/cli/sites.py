@@ -206,6 +206,7 @@ def client(
 
     First it shows what will be sent, and asks.  What was not agreed to is not answered.
     """
+    from ffgb.data.reading import Reading
     from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
     from ffgb.deployment.attendant import Attendant, Least
@@ -219,7 +220,8 @@ def client(
     given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
     rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
     called = name or way.name or _called(way.address, data, key, insecure or dry_run)
-    site = Site(check_name(called), data.absolute(), target, task, **_only(settings, "categories", "rare"))
+    known = {**_only(settings, "categories", "rare"), "reading": Reading.of(settings)}
+    site = Site(check_name(called), data.absolute(), target, task, **known)
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
     home = Home.of(way.address, site.name)
@@ -411,12 +413,13 @@ def _invitation(line: str | None) -> Any:
 
 def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
     """A site's name, if neither the command nor an invitation says it."""
+    from ffgb.data.reading import bare_name
     from ffgb.deployment.site import Home
 
     if key is not None:
         return key.stem
     if trial:
-        return "".join(c if c.isalnum() or c in "-_" else "-" for c in data.stem).lstrip("-_") or "site"
+        return "".join(c if c.isalnum() or c in "-_" else "-" for c in bare_name(data)).lstrip("-_") or "site"
     names = Home.known(address)
     if len(names) != 1:
         raise FFGBError(f"this machine has joined {address} as {', '.join(names)}; say which with --name")

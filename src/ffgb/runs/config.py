@@ -28,6 +28,7 @@ from ffgb._version import __version__
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.data.reading import Reading
 from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import LEARNERS
 from ffgb.runs.resolve import algorithm_class, resolved
@@ -234,6 +235,7 @@ def load_data(config: Config) -> Dataset:
             least=config.least,
             weights=config.weights,
             exposure=config.exposure,
+            reading=Reading.of(vars(config)),
         )
     else:
         for name in ("weights", "exposure"):

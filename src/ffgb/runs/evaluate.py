@@ -12,6 +12,7 @@ import pandas as pd
 
 from ffgb.core.types import Array
 from ffgb.data import load_sites
+from ffgb.data.reading import PLAIN, Reading
 from ffgb.errors import FFGBError, option
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
@@ -36,6 +37,7 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
             table=model.form,
             weights=run.config.get("weights"),
             exposure=run.config.get("exposure"),
+            reading=Reading.of(run.config).of_values,
         )
         x, y, names, site, weights = new.x, new.y, new.sites, new.site, new.weights
     else:
@@ -60,9 +62,9 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**texts).rename(columns=quoted)  # type: ignore[arg-type]
 
 
-def predict(model: Model, file: Path) -> pd.DataFrame:
+def predict(model: Model, file: Path, reading: Reading = PLAIN) -> pd.DataFrame:
     """A row a row of the file: the class and its probabilities, or the predicted value."""
-    x = model.read(file)
+    x = model.read(file, reading)
     if not model.classes:
         values = model.predict(x)
         names = ["prediction"] if values.ndim == 1 else [f"prediction_{j}" for j in range(values.shape[1])]

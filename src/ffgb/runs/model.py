@@ -18,6 +18,7 @@ from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
+from ffgb.data.reading import PLAIN, Reading, kind_of
 from ffgb.errors import FFGBError, command
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import build, describe
@@ -52,9 +53,9 @@ class Model:
             return Table(tuple(Column(name) for name in self.columns))
         return self.table
 
-    def read(self, file: Path) -> Array:
+    def read(self, file: Path, reading: Reading = PLAIN) -> Array:
         """A file's rows as points."""
-        return read_points(file, self.form)
+        return read_points(file, self.form, reading)
 
     def decision(self, x: Array) -> Array:
         """f(x), (n, c): scores of the classes, or scaled targets."""
@@ -156,7 +157,7 @@ class Model:
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
-        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz"):
+        if kind_of(file) is not None:
             raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
         try:
             return Model.from_bytes(file.read_bytes())
