@@ -151,7 +151,7 @@ def test_columns_that_are_left_out(tmp_path: Path, expected: Dataset, caplog: py
     same(path, expected, Reading(drop=("name", "fehler")))
     with caplog.at_level("WARNING", "ffgb"):
         same(path, expected, Reading(drop=("name", "fehler", "nmae")))
-    assert "site.csv has no column 'nmae' to drop" in caplog.text
+    assert "site.csv: there is no column 'nmae' to drop" in caplog.text
     with pytest.raises(FFGBError, match="--drop names the target 'tod'"):
         load_sites([path], "tod", reading=Reading(drop=("tod",)))
 

@@ -119,7 +119,7 @@ def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
         ("least_sites = 2\n", "of two sites each knows the other's part"),
         ("refuse = [3]\n", "refuse and participants are names"),
         ("trainings = 1.5\n", "trainings is a whole number, not 1.5"),
-        ("secure = \n", "is not valid TOML"),
+        ("secure = \n", "cannot be read as TOML"),
     ],
 )
 def test_a_policy_that_is_none(text: str, words: str, sites: Path) -> None:

@@ -19,6 +19,7 @@ import ffgb.cli.models
 import ffgb.cli.studies
 import ffgb.cli.sites
 import ffgb.cli.data
+import ffgb.cli.schemas
 # isort: on
 
 

@@ -226,7 +226,7 @@ def client(
     said = _introduced(site, least)
     home = Home.of(way.address, site.name)
     refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
-    inputs = inputs_of(data, settings, target, task, site.name, rules)
+    inputs = inputs_of(data, settings, target, task, site.name, rules, site.reading)
     agreement = None if dry_run else home.agreed(inputs)
     if agreement is None:
         agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)

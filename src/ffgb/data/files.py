@@ -351,7 +351,8 @@ def read_points(path: Path, table: Table | None, reading: Reading = PLAIN) -> Ar
     elif table is None:
         raise FFGBError(f"{path} is a table, and the model needs images; give an NPZ file with an array x")
     else:
-        frame, notes = read_frame(path, _kinds((), table), reading, [c.name for c in table.columns])
+        kinds = {**reading.kinds, **_kinds((), table)}
+        frame, notes = read_frame(path, kinds, reading, [c.name for c in table.columns])
         _tell(notes)
         raw = dict.fromkeys(frame.columns)
     missing = [c.name for c in table.columns if c.name not in raw]
@@ -362,8 +363,9 @@ def read_points(path: Path, table: Table | None, reading: Reading = PLAIN) -> Ar
         )
     if kind_of(path) == "NPZ":
         return table(raw)
-    kinds = _kinds((), table)
-    return table({c.name: raw_column(frame, c.name, str(path), kinds[c.name]) for c in table.columns})
+    found = {c.name: raw_column(frame, c.name, str(path), kinds[c.name]) for c in table.columns}
+    reading.check(path, found)
+    return table(found)
 
 
 def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -396,6 +398,7 @@ def _read_site(
         raise FFGBError(
             f"{path} is a table, and no target is named; name the column to predict with {option('target')}"
         )
+    kinds = {**reading.kinds, **kinds}
     frame, notes = read_frame(path, kinds, reading, agreed, target)
     if target not in frame.columns:
         raise FFGBError(
@@ -410,6 +413,7 @@ def _read_site(
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
     y = _target(frame[target], path, task)
+    reading.check(path, {**columns, target: y.astype(object) if is_text(y) else y})
     if task is None and is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
         raise FFGBError(
             f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "

@@ -24,9 +24,10 @@ from ffgb.core.types import Array
 from ffgb.data.dates import expand, sources
 from ffgb.data.delimited import MARKS, Written, read_delimited
 from ffgb.data.preprocess import TEXT
+from ffgb.data.schema_file import DATE, DROP, SchemaFile
 from ffgb.data.sizes import check_parquet
 from ffgb.data.workbooks import MAGIC, read_workbook
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError, command, option
 from ffgb.settings import DATA, Setting
 
 DELIMITED: Final = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -50,6 +51,7 @@ class Reading:
     sheet: str | None = None
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    schema: SchemaFile | None = None
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Reading:
@@ -58,12 +60,25 @@ class Reading:
             each.name: settings[each.name] for each in SETTINGS if settings.get(each.name) is not None
         }
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        if "schema" in given:
+            given["schema"] = SchemaFile.read(Path(given["schema"]))
         return Reading(**given)
 
     @property
     def of_values(self) -> Reading:
         """What it says about values: another file may be written in another way."""
-        return Reading(drop=self.drop, missing=self.missing)
+        return Reading(drop=self.drop, missing=self.missing, schema=self.schema)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Of the columns whose kind the schema says."""
+        return {} if self.schema is None else self.schema.kinds
+
+    def check(self, path: Path, raw: Mapping[str, Array]) -> None:
+        """Raise an FFGBError if a value is none that the schema allows."""
+        if self.schema is not None and (wrong := self.schema.violations(raw)):
+            more = f"; so have {len(wrong) - 1} more columns" if len(wrong) > 1 else ""
+            raise FFGBError(f"{path}: {wrong[0]}{more}: {command('data', 'check', path.name, schema='FILE')} lists all")
 
 
 PLAIN: Final = Reading()
@@ -123,14 +138,18 @@ def read_frame(
         raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
     if target in reading.drop:
         raise FFGBError(f"{option('drop')} names the target {target!r}; leave it out there")
-    lost = [name for name in reading.drop if name not in frame.columns]
-    frame = frame.drop(columns=[name for name in reading.drop if name in frame.columns])
-    frame = _without(frame, reading.missing)
+    schema = reading.schema or SchemaFile({})
+    lost = [f"there is no column {name!r} to drop" for name in reading.drop if name not in frame.columns]
+    extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, target)]
+    if extra:
+        lost.append(f"not in the schema, and not used: {', '.join(extra)}")
+    gone = {*reading.drop, *schema.of_type(DROP), *extra}
+    frame = frame.drop(columns=[name for name in frame.columns if name in gone])
+    frame = _without(frame, (*reading.missing, *schema.missing))
     kept = {*([] if target is None else [target]), *kinds}
-    frame, dated = expand(frame, path, kept, sources(names) - kept)
-    said = f"{path.name} is read with {', '.join(notes)}" if notes else ""
-    unknown = [f"{path.name} has no column {name!r} to drop" for name in lost]
-    return frame, [*([said] if said else []), *unknown, *(f"{path.name}: {note}" for note in dated)]
+    frame, dated = expand(frame, path, kept, (sources(names) | {*schema.of_type(DATE)}) - kept, schema.orders)
+    said = [f"{path.name} is read with {', '.join(notes)}"] if notes else []
+    return frame, [*said, *(f"{path.name}: {note}" for note in (*lost, *dated))]
 
 
 def _read(path: Path, kinds: Mapping[str, str], reading: Reading) -> tuple[pd.DataFrame, list[str]]:
@@ -138,7 +157,8 @@ def _read(path: Path, kinds: Mapping[str, str], reading: Reading) -> tuple[pd.Da
         case "text":
             text = {name for name, kind in kinds.items() if kind == TEXT}
             how = Written(reading.sep, reading.decimal, reading.encoding)
-            return read_delimited(path, text, how, reading.missing)
+            missing = (*reading.missing, *(reading.schema.missing if reading.schema is not None else ()))
+            return read_delimited(path, text, how, missing)
         case "xlsx":
             return read_workbook(path, reading.sheet)
     check_parquet(path)
@@ -211,4 +231,5 @@ SETTINGS = (
     Setting("sheet", "text", "The sheet of an Excel workbook.", DATA, unset="the only one"),
     Setting("drop", "names", "Columns of files that are not used: patient_id,ward.", DATA, ()),
     Setting("missing", "names", "Values of files that stand for unknown ones: -999,unknown.", DATA, ()),
+    Setting("schema", "text", "A schema of files (TOML): types, bounds, categories.", DATA, unset="by the values"),
 )
