@@ -78,7 +78,8 @@ def predict(
     from ffgb.runs.model import Model
 
     trust(learner)
-    reading = Reading.of(Run.open(run).config).of_values if run.is_dir() else PLAIN
+    kept = (run / "config.json").exists()
+    reading = Reading.of(Run.open(run).config).of_values if kept else PLAIN
     frame = scoring.predict(Model.load(run), file, reading)
     text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
     if output is None and sys.stdout.isatty():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ffgb.cli.common import say
 from ffgb.cli.data import data_app
 from ffgb.errors import FFGBError
+
+if TYPE_CHECKING:
+    from ffgb.data.schema_file import SchemaFile
 
 Sep = Annotated[str | None, typer.Option(help="The mark between values.", show_default="found out")]
 Decimal = Annotated[str | None, typer.Option(help="The decimal mark.", show_default="found out")]
@@ -90,7 +93,7 @@ def _problems(file: Path, reading: Any, target: str | None) -> list[str]:
         raw, dates = _columns(file, reading, target, quiet=False)
     except FFGBError as error:
         return [str(error).removeprefix(f"{file}: ").removeprefix(f"{file} ")]
-    schema = reading.schema
+    schema: SchemaFile = reading.schema
     there = {*raw, *dates}
     lost = [name for name, rule in schema.columns.items() if name not in there and rule.type != "drop"]
     found = [f"the column {name!r} is missing" for name in lost]

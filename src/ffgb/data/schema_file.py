@@ -117,7 +117,7 @@ class SchemaFile:
         if not isinstance(columns, dict) or not columns:
             raise FFGBError(f"{toml.at('columns')} has no columns; each has a table such as [columns.age]")
         rules = {name: _rule(toml, name, values) for name, values in columns.items()}
-        if target in rules and rules[target].type in (DROP, DATE):
+        if target is not None and target in rules and rules[target].type in (DROP, DATE):
             raise FFGBError(f"{toml.at('columns', target)}: the target {target!r} is a number or a category")
         return SchemaFile(rules, target, tuple(missing or ()))
 
@@ -197,7 +197,8 @@ def _rule(toml: Toml, name: str, values: Any) -> ColumnRule:
             raise FFGBError(f"{where}: {field} of {name!r} is {words}, not {value!r}")
         if _OF_TYPE.get(field, kind := values.get("type", NUMBER)) != kind:
             raise FFGBError(f"{where}: {field} is for columns of the type {_OF_TYPE[field]}, and {name!r} is a {kind}")
-    return ColumnRule(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return ColumnRule(**given)
 
 
 def _is_interval(value: Any) -> bool:
