@@ -42,6 +42,12 @@ class Model:
     table: Table | None = None
     """How points come from raw columns, if the model was trained on tables as they are."""
 
+    def __repr__(self) -> str:
+        """What it is, on one line: a notebook shows it in place of its arrays."""
+        predicts = f"classes={list(self.classes)[:5]}{'…' * (len(self.classes) > 5)}" if self.classes else "a number"
+        inputs = f"columns={len(self.form.columns)}" if self.form is not None else f"shape={self.shape}"
+        return f"Model({type(self.family).__name__}, {inputs}, {predicts})"
+
     @property
     def family(self) -> Family:
         return self.job.family
