@@ -216,6 +216,7 @@ def client(
     The job comes from the server.  First this command shows it, and what will be sent, and asks.  What was not agreed
     to is not answered.  When a training ends, the site keeps the model.
     """
+    from ffgb.data.reading import refuse_unreadable
     from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
     from ffgb.deployment.attendant import Attendant, Least
@@ -228,6 +229,7 @@ def client(
     way = _way(join, server, tls, key, insecure=insecure, dry_run=dry_run)
     called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
     home = Home.of(way.address, called)
+    refuse_unreadable(data)  # before anyone is asked
     reading = _reading(context)
     job = None
     if config is None and (job := home.job if dry_run else _proposed(way, home)) is not None:
