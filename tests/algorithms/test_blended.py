@@ -72,9 +72,9 @@ def test_a_version_is_what_training_without_its_fold_gives() -> None:
             server = Server(engine, [len(rows)], 0, by_size=True)
             strand = state.job.algorithm.deep
             family = replace(state.job.family, outputs=1)
-            alone = server.start(strand, lambda ask, family=family: (family, None), Logistic())
-            constant = replace(alone.job.algorithm, start_values=strand.start_values)
-            alone = replace(alone, job=replace(alone.job, algorithm=constant), f=constant.start(family, 0))
+            alone = server.start(strand, lambda ask: (family, None), Logistic())  # noqa: B023
+            begun: Any = replace(alone.job.algorithm, start_values=strand.start_values)  # type: ignore[type-var]
+            alone = replace(alone, job=replace(alone.job, algorithm=begun), f=begun.start(family, 0))
             server.go_on(alone, alone.job)
             for after, _ in server.rounds(alone, 3):
                 alone = after

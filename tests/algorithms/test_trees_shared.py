@@ -222,7 +222,7 @@ def test_a_monotone_column_of_a_sum_of_trees() -> None:
 
 
 def test_columns_are_dealt_like_cards() -> None:
-    dealt = TreesShared(side_by_side=5, share=0.3)._columns(3, 5, np.arange(14))
+    dealt = TreesShared(side_by_side=5, share=0.3).columns_of(3, 5, np.arange(14))
     assert dealt.shape == (5, 4)
     assert all(len(set(hand)) == 4 for hand in dealt.tolist())
     assert np.bincount(dealt.ravel(), minlength=14).min() == 1

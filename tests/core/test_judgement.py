@@ -35,7 +35,9 @@ def test_calibration_is_a_logistic_regression_on_the_log_odds() -> None:
     p, y, w = rows(1)
     design = sm.add_constant(logit(p))
     model = sm.GLM(y, design, family=sm.families.Binomial(), freq_weights=w).fit()
-    np.testing.assert_allclose(calibration(p, y, w), model.params, atol=1e-7)
+    line = calibration(p, y, w)
+    assert line is not None
+    np.testing.assert_allclose(line, model.params, atol=1e-7)
 
 
 def test_right_probabilities_have_the_slope_1() -> None:
