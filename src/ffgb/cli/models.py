@@ -70,7 +70,9 @@ def evaluate(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the training columns, or NPZ with an array x.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, Parquet or SQL with the training columns, or NPZ with an array x.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,

@@ -49,7 +49,7 @@ Deadline = Annotated[float, typer.Option(help="Seconds that a site has to answer
 Patience = Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)]
 Out = Annotated[Path, typer.Option(help="The run directory; what is there goes on.")]
 # of a site
-Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet or NPZ.")]
+Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet, NPZ or SQL.")]
 Join = Annotated[
     str | None, typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input.")
 ]

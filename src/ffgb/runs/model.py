@@ -157,7 +157,7 @@ class Model:
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
-        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz"):
+        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz", ".sql"):
             raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
         try:
             return Model.from_bytes(file.read_bytes())
