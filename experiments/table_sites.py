@@ -3,13 +3,14 @@
     python experiments/table_sites.py trees            # another learner: its name; adds a result to tables/sites.json
 
 Seconds run from the start of the server, when three invited sites are waiting to join, to its end.  Totals are secure.
-The same job in one process is timed in the same run: only the ratio of the two does not depend on the machine's load.
+The same job in one process is timed in the same run.  On a busy machine, only the processor's seconds tell much.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -43,8 +44,14 @@ def _free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def between_sites(folder: Path) -> float:
-    """Seconds that the server and its sites take."""
+def _processor_seconds() -> float:
+    """Of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def between_sites(folder: Path) -> tuple[float, float]:
+    """Seconds that the server and its sites take, and the processor's seconds that all four use."""
     port = _free_port()
     how: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "XDG_STATE_HOME": str(folder / "state")}}
     invitations = [
@@ -59,7 +66,7 @@ def between_sites(folder: Path) -> float:
     ]
     common = ["--config", "run.toml", "--no-page"]
     with ExitStack() as held:
-        begins = time.perf_counter()
+        begins, before = time.perf_counter(), _processor_seconds()
         log = held.enter_context((folder / "server.log").open("wb"))
         words = [*FFGB, "server", "--clients", "3", "--port", str(port), "--out", "run", *common]
         server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **how)
@@ -76,19 +83,20 @@ def between_sites(folder: Path) -> float:
         try:
             if server.wait(timeout=1200) != 0:
                 raise SystemExit("\n".join((folder / f"{n}.log").read_text() for n in ("server", *NAMES)))
-            return time.perf_counter() - begins
+            seconds = time.perf_counter() - begins
         finally:
             for process in (server, *sites):
                 if process.poll() is None:
                     process.terminate()
                     process.wait()
+        return seconds, _processor_seconds() - before
 
 
 def main(learner: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(folder, learner)
-        apart = between_sites(folder)
+        apart, spent = between_sites(folder)
         begins = time.perf_counter()
         data = [word for site in NAMES for word in ("--data", f"{site}.csv")]
         words = [*FFGB, "train", "--config", "run.toml", *data, "--workers", "1", "--out", "here"]
@@ -101,6 +109,7 @@ def main(learner: str) -> None:
             "learner": learner,
             "seconds": round(apart, 1),
             "seconds_of_rounds": round(rounds, 1),
+            "processor_seconds": round(spent, 1),
             "seconds_in_one_process": round(together, 1),
             "same_bits": models[0] == models[1],
             "load": os.getloadavg()[0],

@@ -37,7 +37,7 @@ def entry(name: str) -> Any:
 
 def test_calibration_is_a_logistic_regression_on_the_log_odds() -> None:
     rng = np.random.default_rng(0)
-    odds = rng.standard_normal(2000)
+    odds = 2 * rng.standard_normal(2000)
     y = (rng.random(2000) < 1 / (1 + np.exp(-(0.5 * odds + 0.3)))).astype(int)
     p = 1 / (1 + np.exp(-odds))
     intercept, slope = sm.Logit(y, sm.add_constant(odds)).fit(disp=False).params
