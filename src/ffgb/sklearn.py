@@ -73,7 +73,7 @@ LEAST = 2
 """Rows to learn from."""
 ELSEWHERE = (
     *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
-    *("weights", "exposure", "start", "distill_data"),
+    *("weights", "exposure", "group", "start", "distill_data"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
@@ -337,8 +337,8 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     - algorithm: "ffgb"; "ffgb-c", clipped, for clients that differ; "ffgb-l", Lipschitz, for regression; "fedavg",
       "fedprox", "scaffold", "mime".
-    - learner: "features", "linear", "mlp", "tree", "trees" (boosted, from totals), or a scikit-learn regressor, whose
-      fitted copies stay in this process: then the model cannot be saved.
+    - learner: "features", "linear", "mlp", "tree", "trees" (boosted) and "additive", from totals, or a
+      scikit-learn regressor, whose fitted copies stay in this process: then the model cannot be saved.
     - rounds, local_steps: T and K.
     - schedule, step_size: "search", "constant", "power", "theorem1" or "theorem2", and its η₀.
     - mu: Tikhonov regularisation.

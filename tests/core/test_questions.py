@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
 from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
 from ffgb.core.losses import CrossEntropy, Loss
+from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.slopes_along import SlopesAlong
 from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
@@ -79,6 +82,15 @@ def histograms() -> HistogramsOf:
     return HistogramsOf(UNITS, cells, np.array([2, 0], np.int32), columns, np.zeros(2, np.int16), FIRST, asked, True)
 
 
+def merged() -> MergedHistograms:
+    """All cells of a column in two."""
+    cells, _ = histograms().columns_of_cells
+    place = np.zeros(len(cells), np.int64)
+    for at in range(1, len(cells)):
+        place[at] = place[at - 1] + 1 if place[at - 1] + 1 < cells[at - 1] else 0
+    return MergedHistograms(histograms(), np.where(2 * place < cells, 0, cells - 1).astype(np.int16))
+
+
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
 EXAMPLES: dict[str, Callable[[], Question]] = {
     "MagnitudeOf": lambda: MagnitudeOf(Flatten(9), np.zeros(9)),
@@ -104,6 +116,10 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
+    "NodeRows": lambda: NodeRows(histograms()),
+    "MergedHistograms": merged,
+    "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1),
 }
 """Of each kind one that these rows can answer."""
 
@@ -113,12 +129,14 @@ OF_PAIRS = {"SteepnessOf"}
 """A client looks at pairs of its own rows: these are no sums over rows, and two equal rows are a pair."""
 OF_CLIENTS = {"MagnitudeOf"}
 """Clients are counted, not rows: what comes of it is a bound, the same however rows are split."""
-OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
+OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts", "NodeRows"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}
+OF_BOTH = {
+    *("TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms", "CellSums"),
+}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))

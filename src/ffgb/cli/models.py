@@ -89,6 +89,27 @@ def predict(
 
 
 @app.command()
+def terms(
+    run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
+    ] = None,
+) -> None:
+    """What each bin of each column adds to f, as CSV: the whole of an additive model."""
+    from ffgb.runs.model import Model
+    from ffgb.runs.terms import terms as terms_of
+
+    frame = terms_of(Model.load(run))
+    text = frame.to_csv(index=False)
+    if output is None:
+        for line in text.rstrip("\n").split("\n"):
+            say(line)
+    else:
+        output.write_text(text)
+        say(f"{len(frame):,} values written to {output}", error=True)
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     onnx: Annotated[Path | None, typer.Option(help="Where to.", show_default="model.onnx in the run")] = None,

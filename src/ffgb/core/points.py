@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import final
 
 import numpy as np
 
-from ffgb.core.maps import After, FeatureMap
+from ffgb.core.functions import Function
+from ffgb.core.maps import After, FeatureMap, in_blocks
 from ffgb.core.types import Array
+from ffgb.hardware import cores, physical
+
+EVERY = slice(None)
+KEPT = max(physical() // (16 * cores()), 2**28)
+"""Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 
 @final
@@ -32,18 +39,18 @@ class Points:
         """Of all rows together."""
         return float(len(self.y)) if self.weights is None else float(self.weights.sum())
 
-    def sum(self, values: Array) -> Array:
-        """Σ_j v_j values_j over the rows, in float64."""
+    def sum(self, values: Array, rows: slice = EVERY) -> Array:
+        """Σ_j v_j values_j over some rows, in float64."""
         if self.weights is None:
             total: Array = values.sum(axis=0, dtype=np.float64)
             return total
-        return np.tensordot(self.weights, values.astype(np.float64, copy=False), axes=1)
+        return np.tensordot(self.weights[rows], values.astype(np.float64, copy=False), axes=1)
 
-    def weighted(self, values: Array) -> Array:
-        """Rows times their weights: the same array if every row weighs 1."""
+    def weighted(self, values: Array, rows: slice = EVERY) -> Array:
+        """Some rows times their weights: the same array if every row weighs 1."""
         if self.weights is None:
             return values
-        heavy: Array = values * self.weights.astype(values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
+        heavy: Array = values * self.weights[rows].astype(values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
         return heavy
 
     def features(self, features: FeatureMap) -> Array:
@@ -51,9 +58,28 @@ class Points:
         key = features.fingerprint
         if key != self._key:
             # a map of another map's features starts from those, which may be at hand
-            z = features.after(self.features(features.inner)) if isinstance(features, After) else features(self.x)
+            z = self._after(features) if isinstance(features, After) else features.of_many(self.x)
             self._key, self._z = key, z
         return self._z
+
+    def _after(self, features: After) -> Array:
+        inner = self.features(features.inner)
+        return np.concatenate([features.after(inner[rows]) for rows in in_blocks(len(inner))])
+
+    def blocks(self, features: FeatureMap) -> Iterator[tuple[slice, Array]]:
+        """Φ(x) of some points at a time: computed anew each time where all of it would take too much memory."""
+        if features.fingerprint == self._key or 4 * len(self) * features.dimension <= KEPT:
+            z = self.features(features)
+            yield from ((rows, z[rows]) for rows in in_blocks(len(self)))
+        else:
+            yield from ((rows, features(self.x[rows])) for rows in in_blocks(len(self)))
+
+    def values(self, f: Function) -> Array:
+        """f at the points."""
+        found = np.zeros((len(self), f.family.outputs))
+        for rows, z in self.blocks(f.family.features):
+            found[rows] = f.evaluate(z)
+        return found
 
     @property
     def cached(self) -> int:

@@ -52,7 +52,9 @@ HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
 
-LEVELS: Mapping[str, int] = {"question HistogramsOf": 32}
+LEVELS: Mapping[str, int] = dict.fromkeys(
+    [f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms")], 32
+)
 """Questions that come several times in a round, once for each level of trees, and how often at most."""
 
 MEASURED: Mapping[tuple[str, str], int] = {
@@ -65,7 +67,12 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Bins", "cuts"): 2**20,
     ("Units", "bits"): 64,
     ("TreesShared", "rows"): 2**40,
+    ("AdditiveShared", "rows"): 2**40,
+    ("SlopesAlong", "rows"): 2**40,
+    ("CellSums", "columns"): 2**15,
+    ("CellSums", "width"): 32,
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked")], 2**15),
+    ("MergedHistograms", "heads"): 2**24,
     **dict.fromkeys([("Splits", name) for name in ("node", "column", "left")], 2**15),
     ("Job", "at"): 2**20,
     ("Job", "seed"): 2**31,

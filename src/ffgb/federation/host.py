@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,11 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from ffgb.core.points import Points
+from ffgb.core.points import KEPT, Points
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
 from ffgb.federation.parts import check_own
-from ffgb.hardware import cores, physical
 from ffgb.privacy.hidden import sums_of
 from ffgb.privacy.identity import Identity, Simulated
 from ffgb.privacy.integers import ROWS, SHARE, SHARES, to_integers
@@ -32,8 +32,6 @@ log = logging.getLogger("ffgb")
 
 OPEN = ("ready", "resync")
 """Kinds of answers that say nothing of a client's rows."""
-KEPT = physical() // (2 * cores())
-"""Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 
 class Answering(Protocol):
@@ -130,6 +128,11 @@ class Host:
             return as_integers(answer.values)
         if answer.kind != "part" or not isinstance(sending, Asked):
             raise FFGBError("increments are no sums, and have no masks")
+        if sending.weighting.level < math.inf:
+            raise FFGBError(
+                "the server limits the weight of large clients, and under masks it may not: the difference of two such "
+                "totals is the part of the largest client"
+            )
         points, share = self.clients[i].points, sending.weighting.part(self.clients[i].points.weight)
         try:
             check_own(sending.question, answer.tensors, len(points), share)

@@ -20,7 +20,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.means import Aggregate, Mean
 from ffgb.core.moments import moments_of_targets
-from ffgb.core.quantiles import quantile_of_targets
+from ffgb.core.quantiles import quantile_of_targets, robust_scaling
 from ffgb.core.questions import Ask
 from ffgb.errors import DivergedError, FFGBError, SettingError, option
 from ffgb.federation.boosting import totals_round
@@ -52,6 +52,8 @@ def scaled_target(ask: Ask, loss: Loss, *, exact: bool = False) -> Target | None
     if scaling is None:
         return None
     mean, scale = scaling
+    if loss.robust:
+        mean, scale = robust_scaling(ask, mean, scale)
     if loss.start_level is not None:
         mean = quantile_of_targets(ask, loss.start_level, mean, scale)
     return Target(mean, scale)

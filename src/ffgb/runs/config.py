@@ -234,9 +234,10 @@ def load_data(config: Config) -> Dataset:
             least=config.least,
             weights=config.weights,
             exposure=config.exposure,
+            group=config.group,
         )
     else:
-        for name in ("weights", "exposure"):
+        for name in ("weights", "exposure", "group"):
             if getattr(config, name) is not None:
                 raise FFGBError(f"{option(name)} names a column of files of your own; {config.data[0]} is a named set")
         dataset = load(config.data[0], seed=config.seed)

@@ -189,7 +189,7 @@ class _Training:
         if self.config.precision == "int8" and self.config.geometry == "shared":
             log.warning("in a shared geometry int8 may spoil the model (experiments/README.md); float16 does not")
         if elsewhere is not None:
-            for name in ("weights", "exposure", "start"):
+            for name in ("weights", "exposure", "group", "start"):
                 if getattr(self.config, name) is not None:
                     raise FFGBError(f"{option(name)} is for training on one machine so far; leave it out between sites")
             if self.config.validation:
