@@ -86,7 +86,7 @@ def test_the_totals_are_the_gradient_and_the_gram_of_one_hot_cells() -> None:
     f, columns, layout = state.f(x), family.layout.usable.astype(np.int32), family.layout
     units = Units.bounded(loss, len(x), 64, flat=False)
     assert units is not None
-    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, np.zeros(1, np.int32), 1)
     here = Here(points, 1.0 / len(x), loss, y, f, family=family)
     sums, rows = question.total({name: np.asarray(a) for name, a in question.part(here).items()})
     z = family.features(x)[:, columns]

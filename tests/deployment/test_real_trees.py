@@ -17,9 +17,12 @@ from tests.deployment.real import NAMES, client, files, free_port, invite, serve
 SETTINGS = {"learner": "trees", "leaves": 6, "bins": 16, "trees_a_round": 2, "levels": 3}
 ADDITIVE = {"learner": "additive", "bins": 8}
 POISSON = {**ADDITIVE, "task": "regression", "loss": "poisson"}
+BLEND = {**SETTINGS, "learner": "blend", "task": "regression"}
 
 
-@pytest.mark.parametrize(("given", "secure"), [(SETTINGS, "off"), (SETTINGS, "on"), (ADDITIVE, "on"), (POISSON, "on")])
+@pytest.mark.parametrize(
+    ("given", "secure"), [(SETTINGS, "off"), (SETTINGS, "on"), (ADDITIVE, "on"), (POISSON, "on"), (BLEND, "on")]
+)
 def test_three_sites_grow_the_trees_of_one_machine(given: dict[str, Any], secure: str, tmp_path: Path) -> None:
     words = "".join(f"{name} = {value!r}\n" for name, value in {**given, "secure": secure}.items())
     write_sites(tmp_path, 2, f'target = "digit"\n{words}')

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast, final
+from typing import ClassVar, NamedTuple, cast, final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ffgb.algorithms.ffgb_shared import fit
 from ffgb.algorithms.trees_shared import TreesShared, units_of_round
 from ffgb.core.additive import Column, Prior, Sums, posterior
 from ffgb.core.cell_sums import CellSums
+from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import Units
@@ -26,6 +27,7 @@ from ffgb.core.losses import Loss
 from ffgb.core.losses.huber import Huber
 from ffgb.core.questions import Ask
 from ffgb.core.slopes_along import SlopesAlong, safe_length
+from ffgb.core.splits import Layout
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.bins import Bins
@@ -90,29 +92,18 @@ class AdditiveShared(Totals):
         """Sums, posterior mean, step."""
         family = cast(BoostedTrees, f.family)
         columns = family.layout.usable.astype(np.int32)
-        # of losses whose curvature is 1 at most it is taken to be 1: such a step never goes too far
-        flat = loss.smooth and not loss.classification and not self.weighted
-        units = units_of_round(loss, ask, self.rows, None, weighted=self.weighted, flat=flat)
-        layout = family.layout
-        sums, rows = ask(CellSums(units, layout.cells.astype(np.int16), columns, layout.width))
-        terms = terms_of(f, columns)
-        fitted = posterior(
-            prior_of(family.features, columns, rows),
-            sums,
-            terms,
-            dispersed=not loss.classification,
-            steeper=loss.outputs / (loss.outputs - 1.0) if loss.classification and loss.outputs > 1 else 1.0,
-        )
-        step = rounded(fitted.terms - terms)
+        outputs = np.arange(loss.outputs, dtype=np.int32)
+        found = newton_step(f, loss, ask, (self.rows, self.weighted), outputs, loss.outputs)
+        step, sums = found.step, found.sums
         h = sum_of_terms(family, columns, step)
-        if not flat and not loss.classification:
+        if not found.units.flat and not loss.classification:
             # the curvature of these losses grows along a step, without a bound
             largest = float(max(np.abs(step).max(initial=0.0), 2.0**-40)) * (1 + len(columns))
             most = largest * float(np.abs(sums.gradient[:, 0]).sum() + np.sqrt(sums.rows * sums.square).sum() + 1.0)
             slopes: Array = ask(SlopesAlong(LENGTHS, most, self.rows), h)
             step = rounded(safe_length(LENGTHS, slopes) * step)
             h = sum_of_terms(family, columns, step)
-        return Step(h, 1.0, 1.0, False, self._measured(step, sums, units))
+        return Step(h, 1.0, 1.0, False, self._measured(step, sums, found.units))
 
     def _measured(self, step: Array, sums: Sums, units: Units) -> Mapping[str, float | None]:
         """γ in L²(α), where the curvature of all rows is 1: elsewhere the sums do not say how large a step is."""
@@ -122,6 +113,52 @@ class AdditiveShared(Totals):
         own = float(np.sum(step @ sums.gram * step)) / len(step) / self.rows
         gamma, explained = fit(inner, own, float(sums.square.sum()) / self.rows)
         return {"gamma": gamma, "explained": explained, "noise": None}
+
+
+class Newton(NamedTuple):
+    """A step of all columns' terms."""
+
+    step: Array
+    """What is added to the constant and to the cells of the usable columns, (outputs, 1 + cells)."""
+    sums: Sums
+    units: Units
+
+
+def newton_step(
+    f: Function,
+    loss: Loss,
+    ask: AskInRound,
+    known: tuple[int, bool],
+    outputs: Array,
+    together: int,
+    folds: Folds | None = None,
+) -> Newton:
+    """The Newton step of some entries of f, whose terms share their scales.
+
+    `known` are the rows of all clients, and whether some have weights.  The first `together` entries are those of the
+    classes, or targets; the others are the same in versions of f that are trained without some rows.
+    """
+    family, (rows_of_all, weighted) = cast(BoostedTrees, f.family), known
+    layout, columns = family.layout, family.layout.usable.astype(np.int32)
+    # of losses whose curvature is 1 at most it is taken to be 1: such a step never goes too far
+    flat = loss.smooth and not loss.classification and not weighted
+    units = units_of_round(loss, ask, rows_of_all, None, weighted=weighted, flat=flat)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, together, folds)
+    sums, rows = ask(question)
+    terms = terms_of(f, columns)[outputs]
+    fitted = posterior(
+        prior_of(family.features, columns, rows),
+        sums,
+        terms,
+        dispersed=not loss.classification,
+        steeper=together / (together - 1.0) if loss.classification and together > 1 else 1.0,
+    )
+    return Newton(rounded(fitted.terms - terms), sums, units)
+
+
+def fits(layout: Layout) -> bool:
+    """Has the table few enough cells?"""
+    return 0 < int(layout.cells[layout.usable].sum()) <= MOST_CELLS
 
 
 def prior_of(bins: Bins, columns: Array, rows: Array) -> Prior:

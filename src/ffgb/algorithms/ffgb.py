@@ -13,8 +13,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Whole
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Totals, Whole
 from ffgb.algorithms.additive_shared import AdditiveShared
+from ffgb.algorithms.blended import Blended
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.functions import Family, OnPoints
@@ -26,10 +27,15 @@ from ffgb.core.schedules import Schedule, capped, make_schedule
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.learners.additive import Additive
+from ffgb.learners.blend import Blend
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.settings import METHOD, Setting, Values
 
-GROWN: Mapping[str, type[Algorithm]] = {BoostedTrees.name: TreesShared, Additive.name: AdditiveShared}
+GROWN: Mapping[str, type[Totals]] = {
+    BoostedTrees.name: TreesShared,
+    Additive.name: AdditiveShared,
+    Blend.name: Blended,
+}
 """Procedures for learners that are grown from totals."""
 
 

@@ -36,6 +36,15 @@ MODULE = Annotated[
 ]
 
 
+SHORT = {
+    "base_rate": "base",
+    "average_precision": "AP",
+    "calibration_intercept": "intercept",
+    "calibration_slope": "slope",
+}
+"""Names of scores that fit above a column of numbers."""
+
+
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
@@ -55,13 +64,15 @@ def evaluate(
     if as_json:
         print(json.dumps(scores, allow_nan=False))
     else:
-        print_rows([{"part": name, **values} for name, values in scores.items()])
+        print_rows([{"part": name, **{SHORT.get(k, k): v for k, v in some.items()}} for name, some in scores.items()])
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the training columns, or NPZ with an array x.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, Parquet or SQL with the training columns, or NPZ with an array x.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,
@@ -72,11 +83,15 @@ def predict(
     learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
+    from ffgb.data.reading import PLAIN, Reading
     from ffgb.runs import evaluate as scoring
+    from ffgb.runs.directory import Run
     from ffgb.runs.model import Model
 
     trust(learner)
-    frame = scoring.predict(Model.load(run), file)
+    kept = (run / "config.json").exists()
+    reading = Reading.of(Run.open(run).config).of_values if kept else PLAIN
+    frame = scoring.predict(Model.load(run), file, reading)
     text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
     if output is None and sys.stdout.isatty():
         for line in text.rstrip("\n").split("\n"):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ffgb.core.additive import Sums
 from ffgb.core.exact_sums import counted, whole
+from ffgb.core.folds import Folds
 from ffgb.core.histograms import Histograms, HistogramsOf, Units, derivatives
 from ffgb.core.questions import Here, RoundQuestion, Sum
 from ffgb.core.splits import Splits
@@ -38,14 +39,20 @@ class CellSums(RoundQuestion):
     """Those that are asked about, ascending, (k,), int32."""
     width: int
     """Bytes of a set of cells."""
+    outputs: Array
+    """The entries of f that are asked about, int32."""
+    together: int
+    """Pairs are of the first so many of these."""
+    folds: Folds | None = None
+    """Versions of f are trained without some rows each; the first is trained with all."""
 
     @cached_property
     def single(self) -> HistogramsOf:
         """The sums by one column: a tree without splits for each output."""
-        outputs = np.arange(len(self.units.gradient), dtype=np.int32)
-        columns, roots = np.tile(self.columns, (len(outputs), 1)), np.stack([outputs, 0 * outputs], axis=1)
-        none = Splits.of([], [], [], self.width)
-        return HistogramsOf(self.units, self.cells, outputs, columns, np.zeros(0, np.int16), none, roots, square=True)
+        trees = np.arange(len(self.outputs), dtype=np.int32)
+        columns, roots = np.tile(self.columns, (len(trees), 1)), np.stack([trees, 0 * trees], axis=1)
+        none, number = Splits.of([], [], [], self.width), np.zeros(0, np.int16)
+        return HistogramsOf(self.units, self.cells, self.outputs, columns, number, none, roots, True, self.folds)
 
     @property
     def sums(self) -> Mapping[str, Sum]:
@@ -57,7 +64,7 @@ class CellSums(RoundQuestion):
         """Of Hessians added over outputs; sums of all rows fit."""
         if self.units.flat:
             return 1.0
-        return float(self.units.hessian.max()) * 2.0 ** math.ceil(math.log2(len(self.units.hessian)))
+        return float(self.units.hessian.max()) * 2.0 ** math.ceil(math.log2(self.together))
 
     def _pairs(self) -> Iterator[tuple[int, int, int, int]]:
         """Two columns, as places in the list, and their cells."""
@@ -69,7 +76,8 @@ class CellSums(RoundQuestion):
     def part(self, here: Here) -> Tensors:
         assert here.family is not None
         z = here.points.features(here.family.features)
-        weights = None if self.units.flat else whole(derivatives(here)[1].sum(axis=1), self.unit)
+        some = self.outputs[: self.together]
+        weights = None if self.units.flat else whole(derivatives(here)[1][:, some].sum(axis=1), self.unit)
         found = list[Array]()
         for i, j, a, b in self._pairs():
             key = z[:, self.columns[i]].astype(np.int64) * b + z[:, self.columns[j]]
@@ -95,14 +103,15 @@ class CellSums(RoundQuestion):
         whole = by_cell[:, :, : int(self.cells[self.columns[0]])].sum(axis=2, keepdims=True)
         by_cell = np.concatenate([whole, by_cell], axis=2)
         # the cell of the constant holds all rows: its pairs are the diagonal
-        diagonal = by_cell[:, HESSIAN].sum(axis=0)
+        diagonal = by_cell[: self.together, HESSIAN].sum(axis=0)
         gram = np.zeros((len(diagonal), len(diagonal)))
-        gram[1:, 1:] = self._gram(sums["pairs"]) * (len(by_cell) if self.units.flat else 1.0)
+        gram[1:, 1:] = self._gram(sums["pairs"]) * (self.together if self.units.flat else 1.0)
         gram[0], gram[:, 0] = diagonal, diagonal
         gram[np.diag_indices_from(gram)] = diagonal
         assert histograms.square is not None
         rows = by_cell[0, ROWS]
-        return Sums(by_cell[:, GRADIENT], by_cell[:, HESSIAN], gram, histograms.square, float(rows[0])), rows[1:]
+        square = histograms.square[self.outputs]
+        return Sums(by_cell[:, GRADIENT], by_cell[:, HESSIAN], gram, square, float(rows[0])), rows[1:]
 
     def _gram(self, pairs: Array) -> Array:
         """The matrix, the cells of one column after another's, without the blocks of one column."""

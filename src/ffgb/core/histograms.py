@@ -28,6 +28,7 @@ from ffgb.core.exact_sums import (
     weighed,
     whole,
 )
+from ffgb.core.folds import Folds
 from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
@@ -37,6 +38,8 @@ from ffgb.errors import DivergedError, FFGBError, option
 
 SQUARES = "squares"
 """The array of Σ g²: it is of no cell."""
+NOWHERE = 4096
+"""A node that no tree has: rows that a tree is grown without are there."""
 CARRY = 2.0**32
 """Where the count of rows begins in a sum of both: sums are at most 2^30."""
 AT_ONCE = 2**17
@@ -217,6 +220,8 @@ class HistogramsOf(RoundQuestion):
     """Tree and node, (nodes, 2), int32."""
     square: bool = False
     """Σ g² is wanted, too."""
+    folds: Folds | None = None
+    """Versions of f are trained without some rows each (core/folds.py); None: there is one, trained with all."""
 
     @cached_property
     def _sizes(self) -> Array:
@@ -318,7 +323,7 @@ def derivatives(here: Here) -> tuple[Array, Array]:
 class _Work:
     """What a client has computed for the trees of a round.  All of it follows from f^t and the question."""
 
-    def __init__(self, here: Here, units: Units) -> None:
+    def __init__(self, here: Here, units: Units, folds: Folds | None) -> None:
         assert here.family is not None
         self.f, self.units = here.f, units
         self.z = here.points.features(here.family.features)
@@ -327,6 +332,22 @@ class _Work:
         self.hessian = None if units.flat else _as_integers(whole(h, units.hessian), units.bits)
         self.splits: dict[int, Splits] = {}
         self.position: dict[int, Array] = {}
+        self.output: dict[int, int] = {}
+        """Of each tree."""
+        self.begin: list[Array] = [np.zeros(len(self.z), np.int32)] * len(self.gradient)
+        """Where the rows of each output are before any split."""
+        if folds is not None:
+            self._leave_out(here, folds)
+
+    def _leave_out(self, here: Here, folds: Folds) -> None:
+        """Rows that a version is trained without are in no node, and add nothing."""
+        each = len(self.gradient) // len(folds.without)
+        for version in range(len(folds.without)):
+            outside = folds.outside(here.points, version)
+            if outside is not None:
+                outputs = slice(version * each, (version + 1) * each)
+                self.begin[outputs] = [np.where(outside, NOWHERE, 0).astype(np.int32)] * each
+                self.gradient[outputs, outside] = 0
 
     @staticmethod
     def of(here: Here, question: HistogramsOf) -> _Work:
@@ -339,12 +360,13 @@ class _Work:
             and np.array_equal(kept.units.gradient, units.gradient)
             and np.array_equal(kept.units.hessian, units.hessian)
         )
-        work = kept if same else _Work(here, units)
+        work = kept if same else _Work(here, units, question.folds)
         assert isinstance(work, _Work)
         here.points.aside = work
         for k in range(len(question.outputs)):
             some = question.tree == k
-            work.move(k, Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some]))
+            splits = Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some])
+            work.move(k, int(question.outputs[k]), splits)
         return work
 
     @property
@@ -353,11 +375,11 @@ class _Work:
         arrays = (self.gradient, self.hessian, *self.position.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def move(self, k: int, splits: Splits) -> None:
-        """Put each row into the node of tree k that it belongs to."""
-        before = self.splits.get(k)
+    def move(self, k: int, output: int, splits: Splits) -> None:
+        """Put each row into the node of tree k, of an output, that it belongs to."""
+        before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k] = np.zeros(len(self.z), np.int32)
+            self.position[k], self.output[k] = self.begin[output], output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])
@@ -368,7 +390,7 @@ class _Work:
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):
             return []
-        slots = np.full(max(2 * len(self.splits[k]) + 1, int(nodes.max()) + 1), -1, np.int64)
+        slots = np.full(NOWHERE + 1, -1, np.int64)
         slots[nodes] = np.arange(len(nodes))
         output, columns = question.outputs[k], question.columns[k]
         cells = question.cells.astype(np.int64)[columns]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BoostedTrees(OpenFamily):
     """Trees of so many leaves at most."""
@@ -49,7 +48,7 @@ class BoostedTrees(OpenFamily):
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
-        return cls(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
+        return BoostedTrees(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
 
     @property
     def layout(self) -> Layout:
