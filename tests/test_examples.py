@@ -20,9 +20,10 @@ def read(name: str) -> Any:
     return FORMAT.read(EXAMPLES / name, as_version=4)
 
 
-def values_after(name: str, *expressions: str) -> list[Any]:
+def values_after(name: str, *expressions: str, before: str = "") -> list[Any]:
     """Run a notebook, and return the values of some expressions after its last cell."""
     notebook = read(name)
+    notebook.cells.insert(0, FORMAT.v4.new_code_cell(before))
     question = f"import json\nprint(json.dumps([{', '.join(expressions)}]))"
     notebook.cells.append(FORMAT.v4.new_code_cell(question))
     output = execute(notebook).cells[-1].outputs[0]
@@ -103,6 +104,7 @@ def test_a_new_algorithm() -> None:
         "compared['accuracy'].to_dict()",
         "float(compared['between seeds'].max())",
         "{str(level): share for level, share in below.items()}",
+        before="from ffgb.studies import tuning\ntuning.FACTORS = (0.5, 1.0, 2.0)  # the best ones of the nine, and 1",
     )
     assert runs["newton:NewtonBoost"] < 0.8 * runs["ffgb"]  # with default step sizes
     assert by_hand == pytest.approx(measured, abs=1e-6)

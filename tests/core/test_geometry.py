@@ -217,6 +217,18 @@ def test_tied_groups_have_each_their_means_and_all_the_same_variances() -> None:
     np.testing.assert_allclose(variance, np.tile(x.var(axis=0).reshape(2, 3).mean(axis=0), 2), rtol=1e-5)
 
 
+def test_a_tied_gram_is_centred_whatever_it_was_summed_about() -> None:
+    """Each group's own mean is taken off, and the groups are averaged."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((50, 6)) + np.arange(6)).astype(np.float32)
+    root = np.sqrt(np.square(x.astype(float)).mean(axis=0).reshape(2, 3).mean(axis=0)) * 1.01
+    question = GramOf(TwoGroups(), (3,), 2, np.zeros(6), root)
+    mean, (block,) = question.total(own(question, x))
+    np.testing.assert_allclose(mean, x.mean(axis=0), rtol=1e-6)
+    first, second = (np.cov(group, rowvar=False, bias=True) for group in (x[:, :3], x[:, 3:]))
+    np.testing.assert_allclose(block, (first + second) / 2, atol=1e-4)
+
+
 def test_tied_groups_keep_the_bounds_of_their_features_in_the_mean() -> None:
     """The mean square over tied groups cannot exceed the squared bound of the feature."""
     waves = Concatenate((RandomFourier(Flatten(2), 4, 1.0, 0), RandomFourier(Flatten(2), 4, 1.0, 1)), (1.0, 1.0))

@@ -169,3 +169,12 @@ def test_slopes_that_no_convex_loss_has_are_refused(slopes: Array, square: float
     question.check({"slopes": 0.4 * np.array(LENGTHS) - 1.0, "square": np.ones(1)}, 5)
     with pytest.raises(FFGBError, match=words):
         question.check({"slopes": slopes, "square": np.array([square])}, 5)
+
+
+def test_influence_is_the_largest_inner_product_in_units_of_its_feature() -> None:
+    """Flat inputs have no bound; the constant has one, and is not compared."""
+    family, scale = Linear(Flatten(3), 1), np.array([2.0, 4.0, 1e-9, 1.0])
+    own = {"covector": np.array([[3.0], [-10.0], [0.25], [99.0]]), "square": np.array([5.0])}
+    bounded = GradientOf(family, Logistic(), scale).influence(own)
+    assert bounded == {"inner product": (4.0, Logistic().bound)}  # a scale of 4/64 at least
+    assert GradientOf(family, Square(), scale).influence(own) == {"square": (5.0, 1.0), "inner product": (4.0, 1.0)}

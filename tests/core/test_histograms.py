@@ -11,7 +11,7 @@ import pytest
 from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.exact_sums import EXACT, SHORT, Sizes, orders, unit_for
 from ffgb.core.functions import Function
-from ffgb.core.histograms import HistogramsOf, Units
+from ffgb.core.histograms import HistogramsOf, Units, weights_of_classes
 from ffgb.core.losses import Logistic, Poisson
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
@@ -144,3 +144,11 @@ def test_a_question_in_set_up_needs_no_f() -> None:
     assert isinstance(asked, Question)
     with pytest.raises(FFGBError, match="before training"):
         asked.part(Here(here.points, 1.0, Logistic(), family=here.family))
+
+
+def test_weights_of_classes_are_those_of_their_rows() -> None:
+    rng = np.random.default_rng(0)
+    y, weights = rng.integers(0, 3, 50), rng.uniform(0.1, 9.0, 50)
+    points = Points(0, rng.standard_normal((50, 1)).astype(np.float32), y, weights)
+    found = weights_of_classes(ask_locally(points), 3)
+    np.testing.assert_allclose(found, np.bincount(y, weights), rtol=1e-9)

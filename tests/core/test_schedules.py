@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from ffgb.core.schedules import Constant, Power, Theorem, capped
+from ffgb.core.schedules import Constant, Power, Schedule, Theorem, capped, make_schedule
 from ffgb.errors import FFGBError
 
 
@@ -40,3 +43,19 @@ def test_impossible_steps_are_refused() -> None:
             make(0.0)
         with pytest.raises(FFGBError, match="positive"):
             make(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "schedule"),
+    [
+        ({"schedule": "theorem1"}, Theorem(0.5, 2.0)),
+        ({"schedule": "theorem2"}, Theorem(0.5, 4.0)),
+        ({"schedule": "power"}, Power(3.0, 0.75)),
+        ({"schedule": "power", "step_offset": "t+1"}, Power(3.0, 0.75, "t+1")),
+        ({"schedule": "constant"}, Constant(3.0)),
+        ({"schedule": "search"}, Constant(3.0)),
+    ],
+)
+def test_settings_name_a_schedule(settings: dict[str, str], schedule: Schedule) -> None:
+    config: Any = SimpleNamespace(**{"mu": 0.5, "step_size": 3.0, "step_power": 0.75, "step_offset": "t", **settings})
+    assert make_schedule(config) == schedule

@@ -54,6 +54,12 @@ def run(folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
     return command(arguments, folder, environment(folder))
 
 
+def run_alone(folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """The same in a process that begins as a user's does: for commands that start clusters."""
+    words, env = [*FFGB, *map(str, arguments)], environment(folder)
+    return subprocess.run(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
 @contextmanager
 def started(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
     """A command under way; it is gone afterwards."""

@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from ffgb.deployment.federation import server_app, site_app
 from ffgb.runs.config import Config
 from ffgb.runs.training import train
-from tests.deployment.real import LINEAR, NAMES, environment, files, run, write_sites
+from tests.deployment.real import LINEAR, NAMES, environment, files, run_alone, write_sites
 from tests.engines.grid import InProcessGrid
 
 
@@ -116,6 +116,6 @@ def test_a_simulated_training_is_that_of_one_machine(sites: Path) -> None:
     """`ffgb train --engine flower`, under Ray."""
     pytest.importorskip("ray")
     data = [word for file in files(sites) for word in ("--data", file)]
-    done = run(sites, "train", "--config", "run.toml", *data, "--engine", "flower", "--out", "run")
+    done = run_alone(sites, "train", "--config", "run.toml", *data, "--engine", "flower", "--out", "run")
     assert done.returncode == 0, done.stderr
     assert (sites / "run" / "model.safetensors").read_bytes() == expected(sites)

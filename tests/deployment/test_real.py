@@ -91,10 +91,10 @@ def test_the_tutorial_as_written(tmp_path: Path) -> None:
             stdin = held.enter_context((tmp_path / given).open()) if given else subprocess.DEVNULL
             process = held.enter_context(started(tmp_path, f"{j}.log", *parts[1:], "--no-page", stdin=stdin))
             running.append(process)
-        until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 60, "no round was finished")
+        until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 240, "no round was finished")
         assert listeners(running[0].pid) == [f"127.0.0.1:{port}"]
         assert [listeners(process.pid) for process in running[1:]] == [[], [], []]
-        assert running[0].wait(timeout=60) == 0, (tmp_path / "0.log").read_text()
+        assert running[0].wait(timeout=240) == 0, (tmp_path / "0.log").read_text()
     assert "round 10 of 10" in (tmp_path / "0.log").read_text()
     joined = re.findall(r"site (\w+) has joined; the fingerprint of its key is (\S+)", (tmp_path / "0.log").read_text())
     assert sorted(name for name, _ in joined) == ["east", "north", "west"]
@@ -121,14 +121,14 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
             held.enter_context(client(tmp_path, name, lines_of[name]))
         with server(tmp_path, port, log="first.log") as first:
             with client(tmp_path, "north", lines_of["north"]) as north:
-                until(lambda: len(lines(tmp_path)) >= 3, 60, "no round was finished")
+                until(lambda: len(lines(tmp_path)) >= 3, 240, "no round was finished")
                 os.kill(north.pid, signal.SIGKILL)
                 north.wait()
             held.enter_context(
                 client(tmp_path, "north", lines_of["north"])
             )  # as it was, with the invitation it has used
             before = len(lines(tmp_path))
-            back = until(lambda: len(lines(tmp_path)) > before + 1, 30, "no round came after the site was killed")
+            back = until(lambda: len(lines(tmp_path)) > before + 1, 120, "no round came after the site was killed")
             before = len(lines(tmp_path))
             assert before < 60, "the run was over before its server could be killed"
             # a round counts once state.json names it; its line of metrics.jsonl is written a moment before
@@ -136,9 +136,9 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
             acknowledged = "".join((tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)[:counted])
             os.kill(first.pid, signal.SIGKILL)
         with server(tmp_path, port, log="second.log") as second:
-            again = until(lambda: "round " in (tmp_path / "second.log").read_text(), 30, "the server did not go on")
-            assert second.wait(timeout=120) == 0, (tmp_path / "second.log").read_text()
-    limit = 5.0 if os.getloadavg()[0] < 1.5 else 20.0  # beside other tests Python alone takes seconds to start
+            again = until(lambda: "round " in (tmp_path / "second.log").read_text(), 120, "the server did not go on")
+            assert second.wait(timeout=240) == 0, (tmp_path / "second.log").read_text()
+    limit = 5.0 * max(1.0, os.getloadavg()[0])  # beside other work Python alone takes seconds to start
     assert back <= limit, f"the killed site was back after {back:.1f} s"
     assert again <= limit, f"the killed server had its sites back after {again:.1f} s"
     assert [line["participants"] for line in lines(tmp_path)] == [3] * 60
@@ -194,7 +194,7 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
         while time.monotonic() < last and process.poll() is None:
             with client(tmp_path, "north", lines_of["north"]) as north:
                 if kills == 0:  # in the set-up
-                    until(lambda: "training with" in (tmp_path / "server.log").read_text(), 60, "no training")
+                    until(lambda: "training with" in (tmp_path / "server.log").read_text(), 240, "no training")
                 else:
                     time.sleep(max(4.0, seconds / 12))
                 os.kill(north.pid, signal.SIGKILL)
@@ -219,7 +219,7 @@ def test_sigterm_ends_a_server_as_ctrl_c_does(tmp_path: Path) -> None:
     with ExitStack() as held:
         clients = [held.enter_context(client(tmp_path, name, lines_of[name])) for name in NAMES]
         with server(tmp_path, port) as process:
-            until(lambda: len(lines(tmp_path)) >= 2, 60, "no round was finished")
+            until(lambda: len(lines(tmp_path)) >= 2, 240, "no round was finished")
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=10)
         assert code == 130, (tmp_path / "server.log").read_text()

@@ -75,7 +75,7 @@ def _run(job: Job, base: Path) -> dict[str, Any]:
             _on_loopback(folder, job.commands[0])
         for words in [] if job.where == ON_LOOPBACK else job.words:
             if job.where == AS_PROCESSES:
-                done = real.run(folder, *words)
+                done = real.run_alone(folder, *words)
                 assert done.returncode == 0, done.stderr
             else:
                 ffgb(*words)
