@@ -19,7 +19,7 @@ from ffgb.federation.host import Holding
 from ffgb.federation.server import Server
 from ffgb.runs.config import Config
 from ffgb.runs.learners import make_algorithm, make_learner
-from ffgb.runs.model import auc
+from ffgb.core.judgement import auc
 from ffgb.runs.resolve import make_loss
 
 FOLDS, SEEDS = 5, (0, 1, 2)

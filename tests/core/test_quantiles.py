@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffgb.core.points import Points
-from ffgb.core.quantiles import EDGES, REFINEMENTS, BelowEdges, quantile_of_targets
+from ffgb.core.quantiles import EDGES, MOST_REFINEMENTS, REFINEMENTS, BelowEdges, quantile_of_targets, robust_scaling
 from ffgb.core.questions import Here, Question
 from ffgb.errors import FFGBError
 from tests.features.clients import Log, among
@@ -77,3 +77,32 @@ def test_shares_that_cannot_be_are_refused(below: list[float]) -> None:
     question.check({"below": np.array([[0.0, 0.5, 1.0]])}, 10)
     with pytest.raises(FFGBError, match="shares of rows below some edges are none"):
         question.check({"below": np.array([below])}, 10)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1e-3, 1), (1.0, 3), (1e6, 2)])
+def test_outliers_move_neither_the_median_nor_the_deviation(size: float, count: int) -> None:
+    rng = np.random.default_rng(0)
+    y = size * (3.0 + rng.standard_normal((2000, 2)))
+    wanted = np.median(y, axis=0), 1.4826 * np.median(np.abs(y - np.median(y, axis=0)), axis=0)
+    y[:4] = 1e12
+    log: Log = []
+    ask = among(clients(np.array_split(y, count)), log)
+    centre, scale = robust_scaling(ask, y.mean(axis=0), y.std(axis=0))
+    assert np.abs(centre - wanted[0]).max() < 0.02 * size
+    assert np.abs(scale / wanted[1] - 1.0).max() < 0.02
+    assert len(log) <= 2 * MOST_REFINEMENTS
+
+
+def test_a_target_that_is_mostly_one_number_keeps_its_scale() -> None:
+    y = np.zeros(100)
+    y[:30] = 1.0
+    _, scale = robust_scaling(among(clients([y])), np.array([0.3]), np.array([0.46]))
+    assert scale == pytest.approx([0.46])
+
+
+def test_rows_below_edges_are_counted_by_weight_and_by_distance() -> None:
+    y, weights = np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    here = Here(Points(0, np.zeros((4, 1), np.float32), y, weights), 0.1)
+    edges = np.array([[0.0, 1.0, 2.5, 3.0]])
+    assert BelowEdges(edges).part(here)["below"] == pytest.approx(np.array([[0.0, 0.1, 0.3, 1.0]]))
+    assert BelowEdges(edges, np.array([3.0])).part(here)["below"] == pytest.approx(np.array([[0.7, 0.9, 1.0, 1.0]]))

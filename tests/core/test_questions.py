@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
+from ffgb.core.folds import Folds, HeldOut
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
 from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
@@ -22,6 +24,7 @@ from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.slopes_along import SlopesAlong
 from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
@@ -90,6 +93,8 @@ def merged() -> MergedHistograms:
 
 
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
+ALL = np.arange(3, dtype=np.int32)
+
 EXAMPLES: dict[str, Callable[[], Question]] = {
     "MagnitudeOf": lambda: MagnitudeOf(Flatten(9), np.zeros(9)),
     "MomentsOf": lambda: MomentsOf(Flatten(9), np.full(9, 0.25), np.full(9, 16.0)),
@@ -116,6 +121,9 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "HistogramsOf": histograms,
     "NodeRows": lambda: NodeRows(histograms()),
     "MergedHistograms": merged,
+    "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL, 3),
+    "HeldOut": lambda: HeldOut(Folds(2, 0, np.zeros(1, np.int16)), 1, np.zeros(3), np.array([[0.5], [1.0]])),
 }
 """Of each kind one that these rows can answer."""
 
@@ -128,10 +136,15 @@ OF_CLIENTS = {"MagnitudeOf"}
 OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts", "NodeRows"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms"}
+OF_BOTH = {
+    *("TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms", "CellSums"),
+}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong", "HeldOut"}
 """Sums and no means: a common factor of the weights is one of the sums."""
+
+DEALT = {"HeldOut"}
+"""Equal rows of a client are dealt out to different folds."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))
 sums_of_rows = pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS))
@@ -202,7 +215,7 @@ def test_an_honest_part_passes_however_little_of_the_whole_it_is(
     assert question.size == sum(array.nbytes for array in sent.tensors.values())
 
 
-@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS - OF_BOTH))
+@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS - OF_BOTH - DEALT))
 @given(seed=st.integers(0, 2**32 - 1), factor=st.sampled_from([1.0, 0.001, 1000.0]))
 @settings(max_examples=12, deadline=None)
 def test_a_row_of_weight_2_is_the_row_twice(kind: str, seed: int, factor: float) -> None:

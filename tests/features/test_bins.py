@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here, Question, ask_locally
 from ffgb.errors import FFGBError
-from ffgb.features.bins import Bins, bins_of, chosen_levels, keys, values
+from ffgb.features.bins import Bins, bins_of, chosen_levels, keys, places, values
 from ffgb.privacy.integers import add, from_integers, to_integers
 
 Array = np.ndarray
@@ -40,6 +40,19 @@ def test_keys_have_the_order_of_numbers(numbers: list[float]) -> None:
     k = keys(x)
     assert np.array_equal(np.sign(np.diff(k)), np.sign(np.subtract(x[1:], x[:-1], dtype=np.float64)))
     assert np.array_equal(values(k), x + np.float32(0))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    cuts=st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=254, unique=True),
+)
+@settings(max_examples=25, deadline=None)
+def test_many_numbers_get_the_places_that_a_search_finds(seed: int, cuts: list[float]) -> None:
+    rng, ends = np.random.default_rng(seed), np.sort(np.array(cuts, np.float32) + np.float32(0))
+    some = rng.integers(0, 2**32, 2**16, np.uint32).view(np.float32)  # any bits: NaN, infinities, subnormal numbers
+    near = np.nextafter(ends, np.float32(0))
+    x = np.concatenate([some, ends, near, np.array([0.0, -0.0], np.float32)])
+    assert np.array_equal(places(ends, x), np.searchsorted(ends, x))
 
 
 @given(seed=st.integers(0, 10**6), clients=st.integers(2, 9), least=st.integers(1, 40), most=st.integers(2, 255))

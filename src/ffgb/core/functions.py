@@ -60,9 +60,18 @@ class Family(ABC):
     def spec(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each parameter array of one member."""
 
+    @property
+    def points_in_a_block(self) -> int:
+        """How many points a sum of members is evaluated at together."""
+        return POINTS_IN_A_BLOCK
+
     @abstractmethod
     def members(self, stack: Parameters, z: Array) -> Array:
         """Values (m, n, c) of a stack of m members at points with features z."""
+
+    def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
+        """Σ_m w_m h_m at points with features z, (n, c)."""
+        return np.tensordot(weights, self.members(stack, z), axes=1)
 
     def largest(self, name: str) -> float:
         """What no entry of this parameter of a sound member exceeds, generously: members come from elsewhere, too."""
@@ -208,16 +217,17 @@ class OpenSum(Function):
     blocks: tuple[Block, ...]
 
     def evaluate(self, z: Array) -> Array:
-        out = np.zeros((len(z), self.family.outputs))
-        for rows in _blocks(len(z), POINTS_IN_A_BLOCK):
+        out, spec = np.zeros((len(z), self.family.outputs)), self.family.spec
+        for rows in _blocks(len(z), self.family.points_in_a_block):
             for block in self.blocks:
                 for some in _blocks(len(block.weights), MEMBERS_IN_A_BLOCK):
-                    stack = {n: p[some].astype(self.family.spec[n][1], copy=False) for n, p in block.stack.items()}
-                    values = self.family.members(stack, z[rows])
-                    radii = block.radii[some, None, None]
+                    stack = {n: p[some].astype(spec[n][1], copy=False) for n, p in block.stack.items()}
+                    weights, radii = block.weights[some], block.radii[some, None, None]
                     if np.isfinite(radii).any():
-                        values = np.clip(values, -radii, radii)
-                    out[rows] += np.tensordot(block.weights[some], values, axes=1)
+                        values = np.clip(self.family.members(stack, z[rows]), -radii, radii)
+                        out[rows] += np.tensordot(weights, values, axes=1)
+                    else:
+                        out[rows] += self.family.weighted_sum(weights, stack, z[rows])
         return out
 
     def __mul__(self, a: float) -> OpenSum:

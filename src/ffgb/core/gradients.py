@@ -67,8 +67,10 @@ class GradientOf(RoundQuestion):
     def part(self, here: Here) -> Tensors:
         assert isinstance(self.family, InnerProducts)
         phi = self.loss.gradient(known(here.f), known(here.y))
-        z = here.points.features(self.family.features)
-        covector = self.family.covector(z, here.points.weighted(phi)) * (len(z) * here.share)
+        covector = np.zeros((len(self.scale), self.family.outputs))
+        for rows, z in here.points.blocks(self.family.features):
+            heavy = here.points.weighted(phi[rows], rows)
+            covector += self.family.covector(z, heavy) * (len(z) * here.share)
         return {"covector": covector, "square": here.mean(np.square(phi).sum(axis=1, keepdims=True))}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:

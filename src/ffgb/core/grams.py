@@ -16,6 +16,7 @@ from ffgb.core import cholesky
 from ffgb.core.geometry import SHIFT, Blocks, Geometry, Nystrom, _lower_half, _root, pack, unpack
 from ffgb.core.maps import FeatureMap
 from ffgb.core.moments import check_bounds, moments_of
+from ffgb.core.points import Points
 from ffgb.core.questions import ROUNDING, Ask, Here, Question, Sum
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array, Tensors
@@ -60,15 +61,22 @@ class GramOf(Question):
         return {"mean": Sum((len(self.centre),), spread), "gram": Sum((len(bound),), bound, 32)}
 
     def part(self, here: Here) -> Tensors:
-        z = here.points.features(self.features) - self.centre.astype(np.float32)
-        halves = []
+        mean, halves = np.zeros(len(self.centre)), list[Array]()
+        for rows, block in here.points.blocks(self.features):
+            z = block - self.centre.astype(np.float32)
+            mean += here.share * here.points.sum(z, rows)
+            more = [half.astype(np.float64) for half in self._products(here.points, z, rows)]
+            halves = [half + own for half, own in zip(halves, more, strict=True)] if halves else more
+        return {"mean": mean, "gram": np.concatenate(halves) * (here.share / self.tied)}
+
+    def _products(self, points: Points, z: Array, rows: slice) -> Iterator[Array]:
+        """The packed blocks of Σ_j z_j z_j' over some rows."""
         for start, end in _ranges(self.sizes):
             gram = np.zeros((end - start, end - start), np.float32)
             for k in range(self.tied):
                 group = z[:, start + k * sum(self.sizes) : end + k * sum(self.sizes)]
-                gram += group.T @ here.points.weighted(group)
-            halves.append(pack(gram).astype(np.float64) * (here.share / self.tied))
-        return {"mean": here.mean(z), "gram": np.concatenate(halves)}
+                gram += group.T @ points.weighted(group, rows)
+            yield pack(gram)
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         variance = self._variance(own)
@@ -157,14 +165,14 @@ class SketchOf(Question):
         return random_basis(self.features.dimension, self.rank, self.seed)
 
     def part(self, here: Here) -> Tensors:
-        z = here.points.features(self.features) - self.centre.astype(np.float32)
-        heavy = here.points.weighted(z)
-        sketch = heavy.T @ (z @ self._omega.astype(np.float32))
-        return {
-            "mean": here.mean(z),
-            "variance": here.mean(np.square(z)),
-            "sketch": here.share * sketch.astype(np.float64),
-        }
+        omega, points = self._omega.astype(np.float32), here.points
+        mean, variance, sketch = (np.zeros(shape) for shape in (omega.shape[:1], omega.shape[:1], omega.shape))
+        for rows, block in points.blocks(self.features):
+            z = block - self.centre.astype(np.float32)
+            sketch += points.weighted(z, rows).T @ (z @ omega)
+            mean += points.sum(z, rows)
+            variance += points.sum(np.square(z), rows)
+        return {"mean": here.share * mean, "variance": here.share * variance, "sketch": here.share * sketch}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         mean, variance = self.spread(own)

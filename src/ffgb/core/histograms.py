@@ -28,14 +28,22 @@ from ffgb.core.exact_sums import (
     weighed,
     whole,
 )
+from ffgb.core.folds import Folds
+from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
-from ffgb.core.splits import Splits, route
+from ffgb.core.splits import Splits, by_column, route
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import DivergedError, FFGBError, option
 
 SQUARES = "squares"
 """The array of Σ g²: it is of no cell."""
+NOWHERE = 4096
+"""A node that no tree has: rows that a tree is grown without are there."""
+CARRY = 2.0**32
+"""Where the count of rows begins in a sum of both: sums are at most 2^30."""
+AT_ONCE = 2**17
+"""Rows that NumPy adds up at a time: with their count in it, a sum is exact in float64."""
 COARSEST = 2.0**-8
 """A unit of 32-bit sums may be this part of the median gradient; if it is larger, 64 bits are taken."""
 
@@ -212,12 +220,21 @@ class HistogramsOf(RoundQuestion):
     """Tree and node, (nodes, 2), int32."""
     square: bool = False
     """Σ g² is wanted, too."""
+    folds: Folds | None = None
+    """Versions of f are trained without some rows each (core/folds.py); None: there is one, trained with all."""
 
     @cached_property
     def _sizes(self) -> Array:
         """Cells of each node that is asked about."""
         sizes: Array = self.cells.astype(np.int64)[self.columns].sum(axis=1)
         return sizes[self.asked[:, 0]]
+
+    @cached_property
+    def _starts(self) -> Array:
+        """Where each column's cells begin, of each node that is asked about."""
+        cells = self.cells.astype(np.int64)[self.columns[self.asked[:, 0]]].ravel()
+        starts: Array = np.cumsum(cells) - cells
+        return starts
 
     @property
     def sums(self) -> Mapping[str, Sum]:
@@ -271,14 +288,10 @@ class HistogramsOf(RoundQuestion):
         counts = own["rows"]
         if (counts < 0).any() or (own.get("hessians", counts) < 0).any():
             raise FFGBError("its counts of rows, or its sums of Hessians, are negative")
-        inside, at = np.zeros(len(self.outputs)), 0
-        for tree, _ in self.asked:
-            cells = self.cells.astype(np.int64)[self.columns[tree]]
-            found = np.add.reduceat(counts[at : at + cells.sum()], np.concatenate([[0], np.cumsum(cells)[:-1]]))
-            at += int(cells.sum())
-            if (found != found[0]).any():
-                raise FFGBError("its counts of a node's rows differ from column to column")
-            inside[tree] += found[0]
+        found = np.add.reduceat(counts, self._starts).reshape(len(self.asked), -1)
+        if (found != found[:, :1]).any():
+            raise FFGBError("its counts of a node's rows differ from column to column")
+        inside = np.bincount(self.asked[:, 0], found[:, 0])
         if (inside > rows).any():
             raise FFGBError(f"it counts {inside.max():g} rows in the nodes of a tree, and has {rows}")
 
@@ -310,16 +323,31 @@ def derivatives(here: Here) -> tuple[Array, Array]:
 class _Work:
     """What a client has computed for the trees of a round.  All of it follows from f^t and the question."""
 
-    def __init__(self, here: Here, units: Units) -> None:
+    def __init__(self, here: Here, units: Units, folds: Folds | None) -> None:
         assert here.family is not None
         self.f, self.units = here.f, units
         self.z = here.points.features(here.family.features)
         g, h = derivatives(here)
-        # a column an output, each in one piece
-        self.gradient = np.asfortranarray(whole(g, units.gradient))
-        self.hessian = None if units.flat else np.asfortranarray(whole(h, units.hessian))
+        self.gradient = _as_integers(whole(g, units.gradient), units.bits)
+        self.hessian = None if units.flat else _as_integers(whole(h, units.hessian), units.bits)
         self.splits: dict[int, Splits] = {}
         self.position: dict[int, Array] = {}
+        self.output: dict[int, int] = {}
+        """Of each tree."""
+        self.begin: list[Array] = [np.zeros(len(self.z), np.int32)] * len(self.gradient)
+        """Where the rows of each output are before any split."""
+        if folds is not None:
+            self._leave_out(here, folds)
+
+    def _leave_out(self, here: Here, folds: Folds) -> None:
+        """Rows that a version is trained without are in no node, and add nothing."""
+        each = len(self.gradient) // len(folds.without)
+        for version in range(len(folds.without)):
+            outside = folds.outside(here.points, version)
+            if outside is not None:
+                outputs = slice(version * each, (version + 1) * each)
+                self.begin[outputs] = [np.where(outside, NOWHERE, 0).astype(np.int32)] * each
+                self.gradient[outputs, outside] = 0
 
     @staticmethod
     def of(here: Here, question: HistogramsOf) -> _Work:
@@ -332,12 +360,13 @@ class _Work:
             and np.array_equal(kept.units.gradient, units.gradient)
             and np.array_equal(kept.units.hessian, units.hessian)
         )
-        work = kept if same else _Work(here, units)
+        work = kept if same else _Work(here, units, question.folds)
         assert isinstance(work, _Work)
         here.points.aside = work
         for k in range(len(question.outputs)):
             some = question.tree == k
-            work.move(k, Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some]))
+            splits = Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some])
+            work.move(k, int(question.outputs[k]), splits)
         return work
 
     @property
@@ -346,11 +375,11 @@ class _Work:
         arrays = (self.gradient, self.hessian, *self.position.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def move(self, k: int, splits: Splits) -> None:
-        """Put each row into the node of tree k that it belongs to."""
-        before = self.splits.get(k)
+    def move(self, k: int, output: int, splits: Splits) -> None:
+        """Put each row into the node of tree k, of an output, that it belongs to."""
+        before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k] = np.zeros(len(self.gradient), np.int32)
+            self.position[k], self.output[k] = self.begin[output], output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])
@@ -361,29 +390,102 @@ class _Work:
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):
             return []
-        slots = np.full(max(2 * len(self.splits[k]) + 1, int(nodes.max()) + 1), -1, np.int64)
+        slots = np.full(NOWHERE + 1, -1, np.int64)
         slots[nodes] = np.arange(len(nodes))
-        slot, output = slots[self.position[k]], question.outputs[k]
-        rows = np.flatnonzero(slot >= 0)
-        slot, g = slot[rows], self.gradient[rows, output]
-        h = None if self.hessian is None else self.hessian[rows, output]
-        cells = question.cells.astype(np.int64)[question.columns[k]]
-        out, at = np.zeros((len(nodes), 3, int(cells.sum()))), 0
-        for column, count in zip(question.columns[k], cells, strict=True):
-            key, size, here = slot * count + self.z[rows, column], len(nodes) * count, slice(at, at + count)
-            if not rows_alone:
-                out[:, 0, here] = np.bincount(key, g, size).reshape(-1, count)
-            out[:, 2, here] = np.bincount(key, minlength=size).reshape(-1, count)
-            if h is not None and not rows_alone:
-                out[:, 1, here] = np.bincount(key, h, size).reshape(-1, count)
-            at += int(count)
-        return list(out)
+        output, columns = question.outputs[k], question.columns[k]
+        cells = question.cells.astype(np.int64)[columns]
+        h = None if self.hessian is None or rows_alone else self.hessian[output]
+        rows = Rows(self.z, self.position[k], self.gradient[output], h)
+        return list(sums_of_rows(rows, slots, len(nodes), columns, cells, short=self.units.bits == 32))
 
     def squares(self, question: HistogramsOf) -> Array:
         """Σ g² of each output, each row rounded to a unit."""
-        squares = np.square(self.gradient * self.units.gradient) / question._square_units
-        total: Array = np.rint(squares).sum(axis=0)
+        units = self.units.gradient[:, None]
+        squares = np.square(self.gradient * units) / question._square_units[:, None]
+        total: Array = np.rint(squares).sum(axis=1)
         return total
+
+
+class Rows(NamedTuple):
+    """What a tree sees of a client's rows."""
+
+    z: Array
+    """Cells, (n, C)."""
+    position: Array
+    """The node that each is in, (n,)."""
+    gradient: Array
+    """(n,), whole numbers."""
+    hessian: Array | None
+
+
+def sums_of_rows(rows: Rows, slots: Array, nodes: int, columns: Array, cells: Array, *, short: bool) -> Array:
+    """Histograms (nodes, 3, cells) of the nodes that have a slot.  `short`: no sum of sizes is beyond 2^30."""
+    size, first = int(cells.sum()), np.cumsum(cells) - cells
+    fast = compiled(len(rows.z))
+    if fast is not None:
+        return _fast_sums(fast, rows, slots, (nodes, size), columns, first, short=short)
+    out = np.zeros((nodes, size, 3), np.int64)
+    for start in range(0, len(rows.z), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        hessian = None if rows.hessian is None else rows.hessian[some]
+        block = Rows(rows.z[some], rows.position[some], rows.gradient[some], hessian)
+        _add_block(block, slots, columns, first, out, short=short)
+    return out.transpose(0, 2, 1).astype(np.float64)
+
+
+def _fast_sums(
+    fast: Compiled, rows: Rows, slots: Array, shape: tuple[int, int], columns: Array, first: Array, *, short: bool
+) -> Array:
+    """The same by compiled loops."""
+    nodes, size = shape
+    hessian = rows.gradient[:0] if rows.hessian is None else rows.hessian
+    out = np.zeros((nodes * size, 2 if short else 3), np.int64)
+    add = fast.short_sums if short else fast.sums
+    add(by_column(rows.z), rows.position, slots, rows.gradient, hessian, columns, first, size, out)
+    found = np.stack([out[:, 0] >> 32, out[:, 0] & (2**32 - 1), out[:, 1]]) if short else out.T
+    return found.reshape(3, nodes, size).transpose(1, 0, 2).astype(np.float64)
+
+
+def _add_block(rows: Rows, slots: Array, columns: Array, first: Array, out: Array, *, short: bool) -> None:
+    """Add some rows to histograms (nodes, cells, 3), by NumPy.
+
+    If sums are short, rows are counted in the upper digits of a sum of Hessians (or of gradients, if there are none).
+    """
+    slot = slots[rows.position]
+    inside = np.flatnonzero(slot >= 0)
+    if not len(inside):
+        return
+    slot, ends = slot[inside], np.append(first[1:], out.shape[1])
+    g = rows.gradient[inside].astype(np.float64)
+    h = None if rows.hessian is None else rows.hessian[inside].astype(np.float64)
+    counted_in = g if h is None else h
+    if short:
+        counted_in += CARRY
+    for column, start, end in zip(columns, first, ends, strict=True):
+        key = slot * (end - start)
+        key += rows.z[inside, column]
+        shape = len(out), end - start
+
+        def added(weights: Array | None, key: Array = key, shape: tuple[int, int] = shape) -> Array:
+            return np.bincount(key, weights, shape[0] * shape[1]).reshape(shape)
+
+        last = added(counted_in)
+        count = np.rint(last / CARRY) if short else added(None)
+        if short:
+            last -= CARRY * count
+        here = out[:, start:end]
+        here[..., 0] += (last if h is None else added(g)).astype(np.int64)
+        here[..., 1] += 0 if h is None else last.astype(np.int64)
+        here[..., 2] += count.astype(np.int64)
+
+
+def _as_integers(values: Array, bits: int) -> Array:
+    """Whole numbers (n, c) as integers, an output after the other: (c, n)."""
+    if not np.abs(values).max(initial=0.0) <= 2.0 * (SHORT if bits == 32 else EXACT):
+        raise DivergedError(
+            f"gradients are beyond their bound; choose a smaller {option('step_size')}, or look for huge values"
+        )
+    return np.ascontiguousarray(values.T, np.int32 if bits == 32 else np.int64)
 
 
 def _equal(a: Splits, b: Splits) -> bool:

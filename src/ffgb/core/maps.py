@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ffgb.core.types import Array
+
+POINTS_AT_A_TIME = 2**14
+"""Of which features are computed, and sums of their products.  A constant, because the last bits follow from it."""
+
+
+def in_blocks(points: int) -> Iterator[slice]:
+    """So many points, some at a time."""
+    return (slice(a, min(a + POINTS_AT_A_TIME, points)) for a in range(0, points, POINTS_AT_A_TIME))
 
 
 class FeatureMap(ABC):
@@ -23,6 +32,16 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def __call__(self, x: Array) -> Array: ...
+
+    def of_many(self, x: Array) -> Array:
+        """The same of many points, some at a time: the bits of a row do not depend on how much memory there is."""
+        if len(x) <= POINTS_AT_A_TIME:
+            return self(x)
+        first = self(x[:POINTS_AT_A_TIME])
+        found = np.empty((len(x), *first.shape[1:]), first.dtype)
+        for rows in in_blocks(len(x)):
+            found[rows] = self(x[rows]) if rows.start else first
+        return found
 
     @property
     def blocks(self) -> tuple[int, ...]:

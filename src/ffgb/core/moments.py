@@ -14,7 +14,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.core.maps import FeatureMap
+from ffgb.core.maps import FeatureMap, in_blocks
 from ffgb.core.outliers import FEWEST, far_apart
 from ffgb.core.points import Points
 from ffgb.core.questions import ROUNDING, Ask, Here, Question, Sum
@@ -166,10 +166,14 @@ def _moments(ask: Ask, features: FeatureMap | None, bounds: Array, by_rows: bool
 
 def columns_of(points: Points, features: FeatureMap | None, centre: Array) -> Iterator[tuple[slice, Array]]:
     """Features, or targets, about a centre: some rows at a time, in float64."""
-    z = points.y if features is None else points.features(features)
-    for start in range(0, len(z), ROWS):
-        rows = slice(start, start + ROWS)
-        yield rows, z[rows].reshape(len(z[rows]), -1).astype(np.float64) - centre
+    blocks = (
+        ((rows, points.y[rows]) for rows in in_blocks(len(points))) if features is None else points.blocks(features)
+    )
+    for block, z in blocks:
+        for start in range(0, len(z), ROWS):
+            some = z[start : start + ROWS]
+            rows = slice(block.start + start, block.start + start + len(some))
+            yield rows, some.reshape(len(some), -1).astype(np.float64) - centre
 
 
 def check_bounds(bounds: Array, mean: Array, variance: Array) -> None:

@@ -15,6 +15,7 @@ from typing import final
 
 import numpy as np
 
+from ffgb.core.kernels import compiled
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 
@@ -115,7 +116,12 @@ class Splits:
 
 def route(splits: Splits, z: Array, position: Array) -> Array:
     """The leaf that each row comes to, from the node that it is in: rows of cells z (n, C), positions (n,)."""
-    position, of_node, goes_left = position.copy(), splits.of_node, splits.goes_left
+    position = position.copy()
+    fast = compiled(len(z))
+    if fast is not None:
+        fast.route(by_column(z), position, splits.of_node, splits.column, splits.goes_left.view(np.uint8))
+        return position
+    of_node, goes_left = splits.of_node, splits.goes_left
     rows: Array | slice = slice(None)
     here = position
     while True:
@@ -128,3 +134,8 @@ def route(splits: Splits, z: Array, position: Array) -> Array:
         split = split[going]
         here = 2 * split + 2 - goes_left[split, z[rows, splits.column[split]]]
         position[rows] = here
+
+
+def by_column(z: Array) -> Array:
+    """Cells (C, n), each column's in one piece: no copy of those that `Bins` has made."""
+    return np.ascontiguousarray(z.T)

@@ -52,6 +52,8 @@ class Dataset:
     weights: Array | None = None
     """What each training row weighs; None: all weigh the same."""
     weights_test: Array | None = None
+    group: Array | None = None
+    """Whole numbers that training rows of one group have in common; None: every row stands alone."""
 
     def __post_init__(self) -> None:
         assert self.task in TASKS
@@ -90,6 +92,15 @@ def hold_out(y: Array, share: float, rng: np.random.Generator) -> tuple[Array, A
     taken = np.minimum(taken, counts - 1)
     position = np.arange(n) - np.repeat(ends - counts, counts)
     return _sorted_parts(order, position < np.repeat(taken, counts))
+
+
+def hold_out_groups(group: Array, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The same where rows of a group stay together: groups at random, as long as at most the share is held out."""
+    names, of_row, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    taken = np.zeros(len(names), bool)
+    taken[order] = np.cumsum(sizes[order]) <= share * len(group) + 0.5
+    return np.flatnonzero(~taken[of_row]), np.flatnonzero(taken[of_row])
 
 
 def _sorted_parts(order: Array, test: Array) -> tuple[Array, Array]:

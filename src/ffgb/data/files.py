@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
-from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out
+from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out, hold_out_groups
 from ffgb.data.formats import scaled_pixels
+from ffgb.data.identifiers import identifiers, looks_like_codes
 from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe, named_only
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_csv, check_npz, check_parquet, short_lines
@@ -90,11 +91,13 @@ def load_sites(
     least: int = LEAST,
     weights: str | None = None,
     exposure: str | None = None,
+    group: str | None = None,
 ) -> Dataset:
     """A data set whose natural clients are the files.
 
     `weights` is a column that says what each row weighs.  `exposure` is a column e that targets are counts for: the
     rate y/e is learnt, and a row weighs e times as much, which for counts with a log link is an offset of log e.
+    `group` is a column that says which rows of a file belong together: they are held out together, or not at all.
 
     Columns and classes are what the files can agree on, unless the federation has agreed on a `table` and `classes`
     before, as sites that see only their own file must.  Each file holds out its own test rows, and which rows these are
@@ -105,18 +108,22 @@ def load_sites(
     task = task if classes is None else CLASSIFICATION
     sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
     sites, masses = _weighed(sites, weights, exposure)
+    sites, groups = _grouped(sites, group)
     names, told = site_names(paths), list[str]()
     if table is None:
         _refuse_no_column(categories, sites)
+        _warn_of_identifiers(sites)
         said = [(name, *_form(site, rare)) for name, site in zip(names, sites, strict=True)]
         table, told = _agreed(said, rare, least)
     else:
         _warn_of_missing(names, sites, table)
+    if task is None:
+        _ask_about_codes(sites, target)
     labels, targets, task = _labels(sites, target, task, classes)
     training, testing = list[_Rows](), list[_Rows]()
     for i, (site, y, mass) in enumerate(zip(sites, targets, masses, strict=True)):
-        rows = _Rows(site.points(table, rare), y, np.full(len(y), i), mass)
-        train, test = _held_out(site.y, holdout, seed)
+        rows = _Rows(site.points(table, rare), y, np.full(len(y), i), mass, groups[i])
+        train, test = _held_out(site.y, holdout, seed, groups[i] if group else None)
         training.append(rows.taken(train))
         testing.append(rows.taken(test))
     train_rows, test_rows = _joined(training), _joined(testing)
@@ -137,6 +144,7 @@ def load_sites(
         told=tuple(told),
         weights=train_rows.weights if weights or exposure else None,
         weights_test=test_rows.weights if weights or exposure else None,
+        group=train_rows.group if group else None,
     )
 
 
@@ -149,9 +157,10 @@ class _Rows:
     y: Array
     site: Array
     weights: Array
+    group: Array
 
     def taken(self, rows: Array) -> _Rows:
-        return _Rows(self.x[rows], self.y[rows], self.site[rows], self.weights[rows])
+        return _Rows(self.x[rows], self.y[rows], self.site[rows], self.weights[rows], self.group[rows])
 
 
 def _joined(parts: Sequence[_Rows]) -> _Rows:
@@ -160,6 +169,7 @@ def _joined(parts: Sequence[_Rows]) -> _Rows:
         np.concatenate([part.y for part in parts]),
         np.concatenate([part.site for part in parts]),
         np.concatenate([part.weights for part in parts]),
+        np.concatenate([part.group for part in parts]),
     )
 
 
@@ -184,6 +194,31 @@ def _refuse_no_column(categories: Sequence[str], sites: Sequence[_Site]) -> None
         if name not in known:
             hint = _hint(name, sorted(known))
             raise FFGBError(f"{option('categories')} names {name!r}, which is no column to predict from{hint}")
+
+
+def _warn_of_identifiers(sites: Sequence[_Site]) -> None:
+    """Name columns that tell rows apart, and so say nothing about rows to come, or too much about these."""
+    if found := identifiers([site.raw for site in sites]):
+        several = len(found) > 1
+        log.warning(
+            "%s %s a different value in every row; if %s, remove %s: a model may learn rows by heart",
+            _list(found),
+            "have" if several else "has",
+            "these are ids" if several else "this is an id",
+            "them" if several else "it",
+        )
+
+
+def _ask_about_codes(sites: Sequence[_Site], target: str | None) -> None:
+    """Refuse to guess whether many whole numbers are classes or amounts."""
+    targets = [site.y for site in sites]
+    if looks_like_codes(targets, FEW):
+        values = np.unique(np.concatenate(targets))
+        raise FFGBError(
+            f"the target {target or 'y'!r} has {len(values)} different whole numbers, {values[0]:g} to {values[-1]:g}; "
+            f"say {option('task', CLASSIFICATION)} if they are classes, or {option('task', REGRESSION)} if they are "
+            "amounts"
+        )
 
 
 def _warn_of_missing(names: Sequence[str], sites: Sequence[_Site], table: Table) -> None:
@@ -217,6 +252,31 @@ def _weighed(sites: Sequence[_Site], weights: str | None, exposure: str | None) 
         found.append(dataclasses.replace(site, raw=raw, y=y))
         masses.append(mass)
     return found, masses
+
+
+def _grouped(sites: Sequence[_Site], group: str | None) -> tuple[list[_Site], list[Array]]:
+    """The sites without the column of groups, and the group of each of their rows: no two sites share one."""
+    if group is None:
+        return list(sites), [np.zeros(len(site.y), np.int64) for site in sites]
+    found, groups, first = [], list[Array](), 0
+    for site in sites:
+        raw = dict(site.raw)
+        values = raw.pop(group, None)
+        if values is None:
+            raise FFGBError(
+                f"{site.path} has no column {group!r}, which {option('group')} names{_hint(group, list(raw))}"
+            )
+        gone = np.array([value is None for value in values]) if values.dtype == object else np.isnan(values)
+        if gone.any():
+            raise FFGBError(
+                f"{site.path}: {option('group', group)} must have a value in every row; it has none in row "
+                f"{int(np.argmax(gone)) + 1}"
+            )
+        known = {name: k for k, name in enumerate(dict.fromkeys(values.tolist()), first)}
+        groups.append(np.array([known[name] for name in values.tolist()], np.int64))
+        first += len(known)
+        found.append(dataclasses.replace(site, raw=raw))
+    return found, groups
 
 
 @final
@@ -290,11 +350,13 @@ def label_counts(path: Path, target: str | None = None, task: str | None = None)
     return dict(zip(class_names(values), counts.tolist(), strict=True))
 
 
-def _held_out(y: Array, share: float, seed: int = 0) -> tuple[Array, Array]:
+def _held_out(y: Array, share: float, seed: int = 0, group: Array | None = None) -> tuple[Array, Array]:
     """Rows to train with, and rows held out: value by value where they may be classes.
 
     A site tells how many before anyone knows what others have, so it must not depend on what is settled later.
     """
+    if group is not None:
+        return hold_out_groups(group, share if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0, stream(seed, "holdout"))
     kinds = np.unique(y) if y.ndim == 1 else y
     if y.ndim == 1 and (is_text(y) or (len(kinds) <= FEW and np.all(kinds == np.round(kinds)))):
         y = np.searchsorted(kinds, y).astype(np.int64)
@@ -774,6 +836,14 @@ SETTINGS = (
     ),
     Setting("weights", "text", "A column of files that says what each row weighs.", DATA, unset="all weigh the same"),
     Setting("exposure", "text", "A column of files with the exposure of each row (poisson).", DATA, unset="1 for all"),
+    Setting(
+        "group",
+        "text",
+        "A column of files whose rows with the same value, such as a patient's, are held out together.",
+        DATA,
+        unset="every row stands alone",
+        when="Where rows of one group look alike, a model that has seen some of them scores too well on the others.",
+    ),
     Setting("categories", "names", "Columns that are categories though they look like numbers: cp,thal.", DATA, ()),
     Setting("rare", "whole", "Rows that a site must have of a category before it names it.", DATA, RARE, least=1),
 )

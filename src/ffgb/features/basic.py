@@ -45,6 +45,9 @@ class Flatten(FeatureMap):
     def __call__(self, x: Array) -> Array:
         return np.ascontiguousarray(x, np.float32).reshape(len(x), self.dimension)
 
+    def of_many(self, x: Array) -> Array:
+        return self(x)  # no copy
+
 
 @final
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,8 @@ HEAVY = 0.05
 MISSING = " missing"
 """The end of the name of a column that says where another one is missing."""
 MOST_ROWS = 2.0**31 - 1
+HALVES = 2**16
+"""Of the bits of a float32 number."""
 
 
 def keys(x: Array) -> Array:
@@ -80,8 +82,10 @@ class KeyCounts(Question):
         counts = np.zeros((len(self.column), self.edges.shape[1] + 2))
         for k, edges in enumerate(self.edges):
             there = x[:, self.column[k]]
-            there = there[~_gone(x, self.column[k], self.flag[k])]
-            counts[k, :-1] = np.bincount(np.searchsorted(edges, keys(there)), minlength=len(edges) + 1)
+            # sorting rows once is faster than a search for each
+            there = np.sort(there[~_gone(x, self.column[k], self.flag[k])])
+            up_to = np.searchsorted(keys(there), edges, side="right")
+            counts[k, :-1] = np.diff(up_to, prepend=0, append=len(there))
             counts[k, -1] = len(x) - len(there)
         return {"counts": counts}
 
@@ -214,6 +218,9 @@ class Bins(FeatureMap):
         """The cuts of a column of numbers; of categories the cell of each input."""
         return self.cuts[self.first_cut[c] : self.first_cut[c + 1]]
 
+    def of_many(self, x: Array) -> Array:
+        return self(x)  # cells are exact, and a column's stay in one piece
+
     def __call__(self, x: Array) -> Array:
         flat = np.asarray(x, np.float32).reshape(len(x), -1)
         cells = np.empty((len(x), self.dimension), np.uint8, order="F")
@@ -224,10 +231,28 @@ class Bins(FeatureMap):
                 cells[:, c] = np.where(some.any(axis=1), cuts.astype(np.uint8)[some.argmax(axis=1)], self.otherwise[c])
                 continue
             column = int(self.inputs_of(c)[0])
-            cells[:, c] = np.searchsorted(cuts, flat[:, column])
+            cells[:, c] = places(cuts, flat[:, column])
             if self.missing[c]:
                 cells[_gone(flat, column, int(self.flag[c])), c] = self.otherwise[c]
         return cells
+
+
+def places(cuts: Array, x: Array) -> Array:
+    """How many cuts each float32 number is above; NaN is above all.
+
+    The upper half of a number's bits says it for most: those with a cut in their half are searched for.
+    """
+    if len(x) < HALVES:
+        searched: Array = np.searchsorted(cuts, x)
+        return searched
+    halves = np.arange(HALVES, dtype=np.uint32) << np.uint32(16)
+    low = np.searchsorted(cuts, halves.view(np.float32))
+    high = np.searchsorted(cuts, (halves | np.uint32(HALVES - 1)).view(np.float32))
+    half = np.ascontiguousarray(x, np.float32).view(np.uint32) >> np.uint32(16)
+    found: Array = low.astype(np.uint8)[half]
+    unsure = np.flatnonzero((low != high)[half])
+    found[unsure] = np.searchsorted(cuts, x[unsure])
+    return found
 
 
 def bins_of(ask: Ask, names: Sequence[str], inputs: int, most: int, least: int) -> Bins:

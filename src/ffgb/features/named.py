@@ -16,6 +16,7 @@ from ffgb.core.moments import moments_of
 from ffgb.core.questions import Ask
 from ffgb.core.statistics import Moments
 from ffgb.features.basic import Clip, Flatten, Standardize
+from ffgb.features.far import without_far_values
 from ffgb.features.tables import LEAST, Seen, look
 
 T = TypeVar("T")
@@ -58,13 +59,17 @@ class Making:
     @cached_property
     def moments(self) -> Moments:
         """Of the inputs, over all clients' rows."""
-        return moments_of(self.ask, Flatten(self.space.inputs))
+        return moments_of(self.ask, self.inputs)
+
+    @cached_property
+    def inputs(self) -> FeatureMap:
+        """As they are, but for absurd values in a few rows of a table."""
+        return Flatten(self.space.inputs) if self.space.image else without_far_values(self.ask, self.space.inputs)
 
     @property
     def scaled(self) -> FeatureMap:
         """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
-        flat = Flatten(self.space.inputs)
-        return flat if self.space.image else Standardize.by(self.moments, flat)
+        return self.inputs if self.space.image else Standardize.by(self.moments, self.inputs)
 
     @cached_property
     def seen(self) -> Seen:
@@ -79,7 +84,7 @@ class Making:
         """
         if self.space.image or self.least == 1:
             return self.scaled
-        inputs = Clip(Flatten(self.space.inputs), self.seen.low, self.seen.high)
+        inputs = Clip(self.inputs, self.seen.low, self.seen.high)
         return Standardize.by(moments_of(self.ask, inputs), inputs)
 
 

@@ -33,6 +33,10 @@ EDGES = 128
 REFINEMENTS = 3
 """How often the edges are moved to where the values are."""
 
+ENOUGH, MANY = 8, 4096
+"""Steps of a column at least, unless all columns together have more than so many: a Gram of D features takes 33 D²
+bytes."""
+
 LEAST = 10
 """Rows of all clients together that every interval, category, flag and leaf has, unless a setting says otherwise."""
 
@@ -309,15 +313,17 @@ class Steps(FeatureMap):
 
     @staticmethod
     def about(columns: Columns, features: int) -> Steps:
-        """As many as make up about so many features, but enough of each column."""
-        several = int((columns.count > 1).sum())
-        return Steps(columns, int(min(EDGES, max(8, features // max(several, 1)))))
+        """As many as make up about so many features, but enough of each column; of very many columns few of each."""
+        several = max(int((columns.count > 1).sum()), 1)
+        return Steps(columns, int(min(EDGES, max(min(ENOUGH, MANY // several), features // several))))
 
     @cached_property
     def _tests(self) -> tuple[Array, Array]:
         column, threshold = [], []
         for j, count in enumerate(self.columns.count):
             chosen: Array = np.unique(np.linspace(0, max(count - 1, 0), min(count, self.most)).round().astype(np.intp))
+            if self.most == 1 < count:
+                chosen = np.array([count // 2])
             column += [j] * len(chosen)
             threshold += [float(self.columns.cuts[j, i]) for i in chosen]
         return np.array(column, np.intp), np.array(threshold, np.float32)

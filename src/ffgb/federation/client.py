@@ -88,7 +88,7 @@ class Client:
                 return self._resync()
             h = None
             if asked.shown is not None:
-                h = asked.shown.evaluate(self.z)
+                h = self.points.values(asked.shown)
                 self.shown = asked.round, asked.shown, h
             if self.i in asked.looking:
                 return Message("ready", client=self.i)
@@ -109,7 +109,7 @@ class Client:
         self.job, self.version, self.tools, self.shown = job, job.at, None, None
         self.memory, self.since, self.next, self.turn = {}, 0, None, ""
         self.whole = job.start()
-        self.f = self.whole.evaluate(self.z) if self.whole.terms else np.zeros((len(self.y), job.loss.outputs))
+        self.f = self.points.values(self.whole) if self.whole.terms else np.zeros((len(self.y), job.loss.outputs))
         return Message("ready", client=self.i)
 
     @_answer.register
@@ -188,10 +188,10 @@ class Client:
         if self.job.closed:
             # From the one array that f is, so that f at the points does not depend on the way it came here.
             self.whole = update.after(self.whole, self.job.algorithm)
-            self.f = self.whole.evaluate(self.z)
+            self.f = self.points.values(self.whole)
         else:
             # the old ensemble is never evaluated again
-            h = update.increment.evaluate(self.z) if values is None else values
+            h = self.points.values(update.increment) if values is None else values
             self.f = update.decay * self.f + update.step * h
         self.version = update.version
         return self._report()

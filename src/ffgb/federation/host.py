@@ -12,12 +12,11 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from ffgb.core.points import Points
+from ffgb.core.points import KEPT, Points
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
 from ffgb.federation.parts import check_own
-from ffgb.hardware import cores, physical
 from ffgb.privacy.hidden import sums_of
 from ffgb.privacy.identity import Identity, Simulated
 from ffgb.privacy.integers import ROWS, SHARE, SHARES, to_integers
@@ -33,8 +32,6 @@ log = logging.getLogger("ffgb")
 
 OPEN = ("ready", "resync")
 """Kinds of answers that say nothing of a client's rows."""
-KEPT = physical() // (2 * cores())
-"""Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
 
 
 class Answering(Protocol):

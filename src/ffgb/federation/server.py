@@ -20,7 +20,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.means import Aggregate, Mean
 from ffgb.core.moments import moments_of_targets
-from ffgb.core.quantiles import quantile_of_targets
+from ffgb.core.quantiles import quantile_of_targets, robust_scaling
 from ffgb.core.questions import Ask
 from ffgb.errors import DivergedError, FFGBError, SettingError, option
 from ffgb.federation.boosting import totals_round
@@ -52,6 +52,8 @@ def scaled_target(ask: Ask, loss: Loss, *, exact: bool = False) -> Target | None
     if scaling is None:
         return None
     mean, scale = scaling
+    if loss.robust:
+        mean, scale = robust_scaling(ask, mean, scale)
     if loss.start_level is not None:
         mean = quantile_of_targets(ask, loss.start_level, mean, scale)
     return Target(mean, scale)
@@ -164,7 +166,8 @@ class Server:
             )
         begins = None if f0 is None else Beginning.of(f0)
         space = algorithm.space(family)
-        job = Job(algorithm, space, loss, target, self.seed, at_clients, begins, precision=self.precision)
+        trained = algorithm.trains(loss)
+        job = Job(algorithm, space, trained, target, self.seed, at_clients, begins, precision=self.precision)
         setup, everyone = Setup(job), self.clients.everyone
         ready = self.conversation.exchange(setup, [*everyone, *self.clients.tests], job)
         costs = ask.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
@@ -223,8 +226,32 @@ class Server:
             return totals_round(InARound(self.conversation, state, S, self.aggregate), stop=stop)
         return increments_round(self.conversation, state, S, self.aggregate)
 
+    def settle(self, state: State, metrics: Sequence[Mapping[str, Any]]) -> tuple[State, dict[str, Any]] | None:
+        """Everyone has the result in place of f, and says how good it is; None if f is the result."""
+        chosen = state.job.algorithm.chosen(state.f, metrics)
+        if chosen is None:
+            return None
+        algorithm, f = chosen
+        loss, job = state.job.algorithm.tasked(state.job.loss), state.job
+        settled = Job(
+            algorithm,
+            f.family,
+            loss,
+            job.target,
+            job.seed,
+            None,
+            Beginning.of(f),
+            state.t + 1,
+            precision=self.precision,
+        )
+        return self.report(self.go_on(state, settled))
+
     def report(self, state: State) -> tuple[State, dict[str, Any]]:
         """Loss and score of f^t, as everyone sees it."""
+        if self.masked is not None:
+            ask = MaskedRound(self.masked, state, self.clients.everyone)
+            scores = ask.scores()
+            return ask.state, self._metrics(ask.state, (), *scores)
         question, everyone = Report(state.t), self.clients.everyone
         reports = self.conversation.ask(state, question, [*everyone, *self.clients.tests])
         came = [i for i in everyone if i in reports]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
-from ffgb.core.splits import Layout, Splits, route
+from ffgb.core.kernels import compiled
+from ffgb.core.splits import Layout, Splits, by_column, route
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
@@ -25,18 +26,19 @@ STEP = 2.0**-40
 """Of values."""
 LARGEST_VALUE = 2.0**10
 """Of a leaf: thousands of such leaves still add up exactly."""
+POINTS_IN_A_BLOCK = 2**15
+"""Sums of trees are exact, so they do not depend on it."""
 LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BoostedTrees(OpenFamily):
     """Trees of so many leaves at most."""
 
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant",
+        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100,
     }  # fmt: skip
 
     features: Bins
@@ -46,7 +48,7 @@ class BoostedTrees(OpenFamily):
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
-        return cls(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
+        return BoostedTrees(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
 
     @property
     def layout(self) -> Layout:
@@ -84,6 +86,24 @@ class BoostedTrees(OpenFamily):
         for tree in range(m):
             splits = Splits(stack["node"][tree], stack["column"][tree], stack["left"][tree])
             out[tree, :, stack["output"][tree]] = stack["value"][tree][route(splits, z, start)]
+        return out
+
+    @property
+    def points_in_a_block(self) -> int:
+        return POINTS_IN_A_BLOCK
+
+    def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
+        out = np.zeros((len(z), self.outputs))
+        trees = [Splits(*arrays) for arrays in zip(stack["node"], stack["column"], stack["left"], strict=True)]
+        fast = compiled(len(z))
+        if fast is not None:
+            of_node = np.stack([splits.of_node for splits in trees])
+            left = stack["left"].view(np.uint8)
+            fast.add_leaves(by_column(z), of_node, stack["column"], left, stack["value"], stack["output"], weights, out)
+            return out
+        start = np.zeros(len(z), np.int32)
+        for splits, value, output, weight in zip(trees, stack["value"], stack["output"], weights, strict=True):
+            out[:, output] += weight * value[route(splits, z, start)]
         return out
 
     def constant(self, values: Array) -> OpenSum:
@@ -125,7 +145,9 @@ def least_in_total(config: Values) -> int:
 
 
 SETTINGS = (
-    Setting("bins", "whole", "Bins of a column, at most (trees).", LEARNER, 100, least=2, most=255),
+    Setting(
+        "bins", "whole", "Bins of a column, at most (trees, additive).", LEARNER, unset="by learner", least=2, most=255
+    ),
     Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
     Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
     Setting("leaf_rows", "whole", "Rows of a leaf, all clients together, at least (trees).", LEARNER, 20, least=1),

@@ -26,6 +26,7 @@ import ffgb.features
 import ffgb.learners
 from ffgb.algorithms import Algorithm, Length
 from ffgb.algorithms.fedboost import Predictions
+from ffgb.core.folds import Folds
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import Units
@@ -48,7 +49,10 @@ from ffgb.user_code import label_of, named_class
 
 BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
-PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Job, Beginning, Target)
+PARTS = (
+    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds),
+    *(Job, Beginning, Target),
+)
 """And these, which they are made of."""
 
 

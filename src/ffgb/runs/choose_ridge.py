@@ -17,7 +17,7 @@ import numpy as np
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.data import Dataset
-from ffgb.data.dataset import hold_out
+from ffgb.data.dataset import hold_out, hold_out_groups
 from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError
 from ffgb.federation.host import Holding
@@ -40,7 +40,10 @@ def set_aside(config: Config, share: float, dataset: Dataset, parts: list[Array]
     rng = stream(config.seed, "holdout", 1)
     kept, aside = [], []
     for rows in parts:
-        some, others = hold_out(dataset.y[rows], share, rng)
+        if dataset.group is None:
+            some, others = hold_out(dataset.y[rows], share, rng)
+        else:
+            some, others = hold_out_groups(dataset.group[rows], share, rng)
         kept.append(rows[some])
         aside.append(rows[others])
     aside = [rows for rows in aside if len(rows)]

@@ -12,9 +12,9 @@ from ffgb.algorithms.parametric import Parametric
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
 from ffgb.core.grams import share_geometry
-from ffgb.core.maps import FeatureMap
+from ffgb.core.maps import POINTS_AT_A_TIME, FeatureMap
 from ffgb.core.moments import moments_of
-from ffgb.core.points import Points
+from ffgb.core.points import KEPT, Points
 from ffgb.core.questions import Ask, ask_locally
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
@@ -22,7 +22,7 @@ from ffgb.features.basic import Standardize
 from ffgb.features.bins import Bins, bins_of
 from ffgb.features.catalogue import Maps
 from ffgb.federation.server import Learner
-from ffgb.hardware import available
+from ffgb.hardware import available, cores
 from ffgb.learners.catalogue import CLOSED, FAMILIES, Inputs
 from ffgb.learners.linear import Linear
 from ffgb.learners.mlp import fitted_by
@@ -110,7 +110,9 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
 def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
     """Refuse what cannot fit into this machine's memory, before any work."""
     d, rows = family.features.dimension, len(dataset.x) + len(dataset.x_test)
-    need = {} if config.data == ("sites",) else {"the features of all points": 4 * d * rows}
+    # what is kept, and a block of rows being computed: in each process
+    at_a_time = KEPT + 12 * d * POINTS_AT_A_TIME
+    need = {} if config.data == ("sites",) else {"features of points": min(4 * d * rows, at_a_time * cores())}
     if config.geometry == "shared":
         groups = family.features.blocks
         sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}
@@ -118,13 +120,13 @@ def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
         need["the Gram"] = (
             8 * d * config.rank * 4
             if config.gram == "nystrom"
-            else 28 * sum(size**2 for size in sizes[config.gram or "exact"])
+            else 33 * sum(size**2 for size in sizes[config.gram or "exact"])
         )
     if (total := sum(need.values())) > (have := available()):
         parts = " and ".join(f"{size / 1e9:,.1f} GB for {what}" for what, size in need.items())
         raise FFGBError(
             f"{d:,} features need {total / 1e9:,.1f} GB of memory ({parts}), and {have / 1e9:,.1f} GB are free; "
-            f"choose a smaller {option('features')}, or {option('gram', 'nystrom')}"
+            f"choose a smaller {option('features')}, {option('gram', 'nystrom')}, or {option('learner', 'trees')}"
         )
 
 

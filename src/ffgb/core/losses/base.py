@@ -190,6 +190,11 @@ class Loss(ABC):
         return standardised(moments)
 
     @property
+    def robust(self) -> bool:
+        """Whether targets are scaled by their median and their median distance from it, which outliers do not move."""
+        return False
+
+    @property
     def start_level(self) -> float | None:
         """The level of the quantile of the scaled targets that is the best constant to start from.
 

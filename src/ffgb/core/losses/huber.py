@@ -19,8 +19,8 @@ from ffgb.settings import METHOD, Setting
 class Huber(Loss):
     """Huber's loss in each entry: d²/2 for |d| ≤ δ, δ(|d| − δ/2) beyond, summed over the c entries of d = f − y.
 
-    Targets are standardised, so δ counts standard deviations.  Training starts at the mean, f = 0; the best constant
-    lies between the mean and the median.  The gradient is bounded: no entry exceeds δ.
+    Targets are scaled by their median and 1.4826 times their median distance from it, so δ counts deviations as they
+    are without outliers.  Training starts at the median, f = 0.  The gradient is bounded: no entry exceeds δ.
 
     >>> Huber(delta=1.0).value(np.array([[0.5], [3.0]]), np.zeros(2))
     array([0.125, 2.5  ])
@@ -34,6 +34,10 @@ class Huber(Loss):
     def __post_init__(self) -> None:
         if not self.delta > 0:
             raise FFGBError(f"the delta of the huber loss must be positive, not {self.delta:g}")
+
+    @property
+    def robust(self) -> bool:
+        return True
 
     def value(self, f: Array, y: Array) -> Array:
         size = np.abs(f - as_columns(y))
@@ -70,7 +74,7 @@ SETTINGS = (
     Setting(
         "delta",
         "number",
-        "Where Huber's loss turns linear, in deviations of the target (huber).",
+        "Where Huber's loss turns linear, in deviations of the target without its outliers (huber).",
         METHOD,
         1.0,
         above=0.0,
