@@ -54,6 +54,18 @@ def test_the_walk_from_tables_to_production(tmp_path: Path, real_data: Path) -> 
     assert said[-1].startswith("present [")
 
 
+def test_the_page_of_statistics(tmp_path: Path, real_data: Path) -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text()
+    said, compared = "", 0
+    for language, text in re.findall(r"```(python|sh|text)\n(.*?)```", page, re.DOTALL):
+        if language == "text":  # what the command before it prints first
+            assert said.startswith(text)
+            compared += 1
+        else:
+            said = run(language, text, tmp_path)
+    assert compared == page.count("```text\n")
+
+
 def steps_of_one_row() -> list[str]:
     """Of docs/one-row.md, each as module.function."""
     page = (ROOT / "docs" / "one-row.md").read_text()

@@ -88,6 +88,11 @@ class Finder:
         self._gone = np.where(self.missing, self.first[:-1] + bins, nothing)[self.numeric]
         self._categories = _places(self.categorical, self.first, self.cells, nothing)
 
+    @property
+    def size(self) -> int:
+        """Cells of a histogram."""
+        return int(self.first[-1])
+
     def __call__(self, histograms: Array, sums: Array, low: Array, high: Array) -> Found:
         """Of nodes with histograms (nodes, 3, cells), sums (nodes, 3), and bounds on their values."""
         nodes = len(histograms)
