@@ -104,7 +104,8 @@ def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
 
 
 def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
-    rules = 'least_sites = 5\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n[participants]\nnorth = "0c1d"\n'
+    rules = 'least_sites = 5\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
+    rules += '[participants]\nnorth = "0c1d"\n'
     (sites / "policy.toml").write_text(rules)
     said = words_of(sites, "--policy", "policy.toml")
     assert "sums over at least 5 sites" in said
