@@ -88,6 +88,7 @@ def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
     assert "Under masks it adds its numbers of rows and of missing values" in said
     assert "sums of products of two features" in said
     assert "All sums leave it under masks." in said
+    assert "Every site must be in every total." in said
     assert "The other participants are shown with the fingerprints of their keys." in said
     assert "question" not in said
     said = words_of(sites, "--secure", "off")
@@ -103,11 +104,13 @@ def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
 
 
 def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
-    rules = 'least_sites = 5\ntrainings = 1\nrefuse = ["GramOf"]\n[participants]\nnorth = "0c1d"\n'
+    rules = 'least_sites = 5\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
+    rules += '[participants]\nnorth = "0c1d"\n'
     (sites / "policy.toml").write_text(rules)
     said = words_of(sites, "--policy", "policy.toml")
     assert "sums over at least 5 sites" in said
     assert "may only be north, with the keys in the policy" in said
+    assert "The server is not trusted: more than two thirds must be in it." in said
     assert "It takes part in up to 1 trainings" in said
     assert "It never answers GramOf." in said
 
