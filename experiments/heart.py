@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ffgb.core.judgement import auc
 from ffgb.core.types import Array
 from ffgb.data import Dataset, load
 from ffgb.engines.local import InProcess
@@ -19,7 +20,6 @@ from ffgb.federation.host import Holding
 from ffgb.federation.server import Server
 from ffgb.runs.config import Config
 from ffgb.runs.learners import make_algorithm, make_learner
-from ffgb.runs.model import auc
 from ffgb.runs.resolve import make_loss
 
 FOLDS, SEEDS = 5, (0, 1, 2)

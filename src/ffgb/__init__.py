@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ffgb.algorithms.ffgb_l import FFGBL
     from ffgb.errors import FFGBError
     from ffgb.runs.config import Config
+    from ffgb.runs.cox import CoxResult, cox
+    from ffgb.runs.glm import GLMResult, glm
+    from ffgb.runs.kaplan_meier import SurvivalResult, survival_curves
     from ffgb.runs.model import Model
     from ffgb.runs.training import Result, federate, train
     from ffgb.sklearn import FFGBClassifier, FFGBRegressor
@@ -22,14 +25,20 @@ __all__ = [
     "FFGBC",
     "FFGBL",
     "Config",
+    "CoxResult",
     "FFGBClassifier",
     "FFGBError",
     "FFGBRegressor",
+    "GLMResult",
     "Model",
     "Result",
+    "SurvivalResult",
     "__version__",
     "citation",
+    "cox",
     "federate",
+    "glm",
+    "survival_curves",
     "train",
 ]
 
@@ -40,10 +49,16 @@ _HOME = {
     "FFGBClassifier": "ffgb.sklearn",
     "FFGBError": "ffgb.errors",
     "FFGBRegressor": "ffgb.sklearn",
+    "GLMResult": "ffgb.runs.glm",
     "Model": "ffgb.runs.model",
     "Config": "ffgb.runs.config",
+    "CoxResult": "ffgb.runs.cox",
     "Result": "ffgb.runs.training",
+    "cox": "ffgb.runs.cox",
+    "SurvivalResult": "ffgb.runs.kaplan_meier",
     "federate": "ffgb.runs.training",
+    "glm": "ffgb.runs.glm",
+    "survival_curves": "ffgb.runs.kaplan_meier",
     "train": "ffgb.runs.training",
 }
 

@@ -64,7 +64,7 @@ from ffgb.runs.holdings import make_holdings, make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.model import Model
 from ffgb.runs.resolve import make_loss
-from ffgb.runs.training import rounds_of
+from ffgb.runs.training import SETTLED, rounds_of
 from ffgb.settings import plain
 
 log = logging.getLogger("ffgb")
@@ -180,11 +180,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             if config.validation:
                 config, costs, _ = choose(config, dataset, parts, workers)
             make = partial(_adapted, self.learner) if adapted else make_learner
-            if not (config.stop and history and spent(history[-1])):  # else it had ended of itself
+            if not (history and (SETTLED in history[-1] or (config.stop and spent(history[-1])))):  # else it had ended
                 for after, line in _boosted(config, dataset, parts, make, workers, state, costs):
                     state = after
                     history.append(line)
                     stages.append(_stage(state))
+                if SETTLED in history[-1]:
+                    del stages[:-1]  # of several versions of f, which only the last exchange has made one
         assert state is not None
         if classes is not None:
             self.classes_ = classes
@@ -337,8 +339,8 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     - algorithm: "ffgb"; "ffgb-c", clipped, for clients that differ; "ffgb-l", Lipschitz, for regression; "fedavg",
       "fedprox", "scaffold", "mime".
-    - learner: "features", "linear", "mlp", "tree", "trees" (boosted, from totals), or a scikit-learn regressor, whose
-      fitted copies stay in this process: then the model cannot be saved.
+    - learner: "features", "linear", "mlp", "tree", "trees" (boosted) and "additive", from totals, or a
+      scikit-learn regressor, whose fitted copies stay in this process: then the model cannot be saved.
     - rounds, local_steps: T and K.
     - schedule, step_size: "search", "constant", "power", "theorem1" or "theorem2", and its η₀.
     - mu: Tikhonov regularisation.
@@ -566,6 +568,8 @@ def _check_same(before: _Progress, now: _Progress, history: Sequence[Mapping[str
     anew = "set warm_start=False to start anew, or fit a clone of the estimator"
     if now.config.validation:
         raise EstimatorError(f"validation chooses the number of rounds, so that there is none to go on with; {anew}")
+    if now.config.closing:
+        raise EstimatorError(f"the learner {now.config.learner} chooses the number of rounds when a fit ends; {anew}")
     if before.rows != now.rows:
         raise EstimatorError(f"a warm start needs the same rows, targets and clients, and they have changed; {anew}")
     if before.learner != now.learner:

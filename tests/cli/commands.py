@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.forks import command
+
 FFGB = [sys.executable, "-m", "ffgb"]
 QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine"]
 
@@ -17,8 +19,7 @@ QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine"]
 def ffgb(
     *arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [*FFGB, *(str(a) for a in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})})
+    return command(arguments, cwd, {**os.environ, **(env or {})})
 
 
 def in_terminal(

@@ -12,15 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.exact_sums import TargetOrders, TargetSums
+from ffgb.core.folds import Folds, HeldOut
 from ffgb.core.gradients import GradientOf, SlopesOf
 from ffgb.core.grams import GramOf, SketchOf
 from ffgb.core.histograms import ClassWeights, GradientOrders, HistogramsOf, RowCounts, Units, WeightOrders
 from ffgb.core.losses import CrossEntropy, Loss
+from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.moments import MagnitudeOf, MomentsOf
 from ffgb.core.points import Points
 from ffgb.core.quantiles import BelowEdges
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
+from ffgb.core.slopes_along import SlopesAlong
 from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
@@ -79,7 +83,18 @@ def histograms() -> HistogramsOf:
     return HistogramsOf(UNITS, cells, np.array([2, 0], np.int32), columns, np.zeros(2, np.int16), FIRST, asked, True)
 
 
+def merged() -> MergedHistograms:
+    """All cells of a column in two."""
+    cells, _ = histograms().columns_of_cells
+    place = np.zeros(len(cells), np.int64)
+    for at in range(1, len(cells)):
+        place[at] = place[at - 1] + 1 if place[at - 1] + 1 < cells[at - 1] else 0
+    return MergedHistograms(histograms(), np.where(2 * place < cells, 0, cells - 1).astype(np.int16))
+
+
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
+ALL = np.arange(3, dtype=np.int32)
+
 EXAMPLES: dict[str, Callable[[], Question]] = {
     "MagnitudeOf": lambda: MagnitudeOf(Flatten(9), np.zeros(9)),
     "MomentsOf": lambda: MomentsOf(Flatten(9), np.full(9, 0.25), np.full(9, 16.0)),
@@ -104,22 +119,34 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "ClassWeights": lambda: ClassWeights(3, 2.0**-30),
     "GradientOrders": lambda: GradientOrders(3),
     "HistogramsOf": histograms,
+    "NodeRows": lambda: NodeRows(histograms()),
+    "MergedHistograms": merged,
+    "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL, 3),
+    "HeldOut": lambda: HeldOut(Folds(2, 0, np.zeros(1, np.int16)), 1, np.zeros(3), np.array([[0.5], [1.0]])),
 }
 """Of each kind one that these rows can answer."""
 
 OF_FILES = {"FileSums", "NameCounts", "NamesIn"}
 """They are answered from a site's file, before there are points: test_survey.py."""
+STATISTICS = "ffgb.core.regression."
+"""Its questions are answered from a site's records: tests/core/regression."""
 OF_PAIRS = {"SteepnessOf"}
 """A client looks at pairs of its own rows: these are no sums over rows, and two equal rows are a pair."""
 OF_CLIENTS = {"MagnitudeOf"}
 """Clients are counted, not rows: what comes of it is a bound, the same however rows are split."""
-OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts"}
+OF_ROWS = {"Histogram", "LeavesOf", "KeyCounts", "CategoryCounts", "NodeRows"}
 """Rows are counted, whatever they weigh: thresholds lie where values are."""
 
-OF_BOTH = {"TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf"}
+OF_BOTH = {
+    *("TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms", "CellSums"),
+}
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong", "HeldOut"}
 """Sums and no means: a common factor of the weights is one of the sums."""
+
+DEALT = {"HeldOut"}
+"""Equal rows of a client are dealt out to different folds."""
 
 every = pytest.mark.parametrize("kind", sorted(EXAMPLES))
 sums_of_rows = pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS))
@@ -141,7 +168,9 @@ def close(question: Question, found: Tensors, expected: Tensors, clients: int) -
 
 def test_there_is_an_example_of_every_question() -> None:
     kinds = {n: k for n, k in KINDS.items() if isinstance(k, type) and issubclass(k, Question)}
-    assert {name for name, kind in kinds.items() if not inspect.isabstract(kind)} == EXAMPLES.keys() | OF_FILES
+    of_records = {name for name, kind in kinds.items() if kind.__module__.startswith(STATISTICS)}
+    known = EXAMPLES.keys() | OF_FILES | of_records
+    assert {name for name, kind in kinds.items() if not inspect.isabstract(kind)} == known
     for name, example in EXAMPLES.items():
         assert type(example()) is kinds[name]
 
@@ -190,7 +219,7 @@ def test_an_honest_part_passes_however_little_of_the_whole_it_is(
     assert question.size == sum(array.nbytes for array in sent.tensors.values())
 
 
-@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS - OF_BOTH))
+@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PAIRS - OF_CLIENTS - OF_ROWS - OF_BOTH - DEALT))
 @given(seed=st.integers(0, 2**32 - 1), factor=st.sampled_from([1.0, 0.001, 1000.0]))
 @settings(max_examples=12, deadline=None)
 def test_a_row_of_weight_2_is_the_row_twice(kind: str, seed: int, factor: float) -> None:

@@ -262,7 +262,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_unknown_kind_and_empty_files(write: Write) -> None:
     odd = write("a.xlsx", "x")
-    refused(f"{odd} is of an unknown kind; give a .csv, .parquet or .npz file", odd)
+    refused(f"{odd} is of an unknown kind; give a .csv, .parquet, .npz or .sql file", odd)
     for kind in ("csv", "parquet", "npz"):
         empty = write(f"empty.{kind}", "")
         refused(f"{empty} is empty; give a file with rows in it", empty)

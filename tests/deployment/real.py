@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from tests.forks import command
+
 FFGB = [sys.executable, "-m", "ffgb"]
 NAMES = ("east", "north", "west")
 LINEAR = {"secure": "off", "learner": "linear", "geometry": "local", "schedule": "constant"}
@@ -47,18 +49,17 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **SEED_CORN, "XDG_STATE_HOME": str(folder / "state")}
 
 
-def run(folder: Path, *arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
-    command, common = [*FFGB, *map(str, arguments)], {"capture_output": True, "text": True, "check": False}
-    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, **common, **more}
-    return subprocess.run(command, cwd=folder, env=environment(folder), **given)
+def run(folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return command(arguments, folder, environment(folder))
 
 
 @contextmanager
 def started(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
     """A command under way; it is gone afterwards."""
     with (folder / log).open("ab") as file:
-        command = [*FFGB, *map(str, arguments)]
-        process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=stdin)
+        words = [*FFGB, *map(str, arguments)]
+        process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=stdin)
         try:
             yield process
         finally:

@@ -70,6 +70,10 @@ class Federation:
         self.meanwhile: Callable[[str], None] = lambda text: None
         """What happens when the server says something."""
         self.sent: list[tuple[str, Message]] = []
+        self.asked: list[tuple[str, Mapping[str, bytes], Mapping[str, Any]]] = []
+        """All that sites were asked."""
+        self.meddle: Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]] = lambda site, data: data
+        """What a server asks in place of what it should."""
         for i, path in enumerate(files):
             self.start(100 + i, Site(path.stem, path, "kind"))
         self.grid = InProcessGrid(self.answer, {node: {} for node in self.attendants})  # type: ignore[arg-type]
@@ -93,6 +97,8 @@ class Federation:
         attendant = self.attendants[context.node_id]
 
         def watched(data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+            data = self.meddle(attendant.site.name, data)
+            self.asked.append((attendant.site.name, data, said))
             answers, words = attendant.answer(data, said)
             self.sent += [(attendant.site.name, decode(a)) for name, a in answers.items()]
             return answers, words
@@ -142,7 +148,7 @@ def test_the_model_is_that_of_one_machine_and_only_masked_numbers_leave(files: l
 
 
 def test_with_dropouts_allowed_it_is_the_same_model(files: list[Path], tmp_path: Path) -> None:
-    federation = Federation(tmp_path, files, JOB)
+    federation = Federation(tmp_path, files, JOB, Policy(missing_sites=True))
     there = federation.train(tmp_path / "run", minimum=3)
     assert there.model.to_bytes() == here(files).model.to_bytes()
     assert {"prepared", "shares"} <= {message.kind for _, message in federation.sent}
@@ -178,7 +184,8 @@ def without_west(federation: Federation, out: Path) -> Result:
 
 def test_without_a_site_for_some_rounds_it_is_as_without_masks(files: list[Path], tmp_path: Path) -> None:
     job = {**JOB, "rounds": 6, "stop": False}
-    secure = without_west(Federation(tmp_path / "a", files, job), tmp_path / "run a")
+    allowed = Policy(missing_sites=True)
+    secure = without_west(Federation(tmp_path / "a", files, job, allowed), tmp_path / "run a")
     bare = Federation(tmp_path / "b", files, {**job, "secure": "off"}, Policy(secure=False))
     plain = without_west(bare, tmp_path / "run b")
     absent = [line.get("absent") for line in secure.metrics]
@@ -225,11 +232,15 @@ def test_two_sites_hide_nothing(files: list[Path], tmp_path: Path) -> None:
 
 def test_a_minimum_that_a_lying_server_could_use_is_refused(files: list[Path], tmp_path: Path) -> None:
     more = tables_of_five(tmp_path, files)
-    federation = Federation(tmp_path, more, JOB)
-    with pytest.raises(FFGBError, match="sent no key"):
-        federation.train(tmp_path / "run", minimum=3)
-    assert any("with 3 of 5 sites, and the policy of" in text for text in federation.said)
-    trusting = Federation(tmp_path / "other", more, JOB, Policy(honest_server=True))
+    for policy, words in (
+        (Policy(), "wants all in it (missing_sites is false)"),
+        (Policy(missing_sites=True), "wants 4 (honest_server is false)"),
+    ):
+        federation = Federation(tmp_path / words[6:9], more, JOB, policy)
+        with pytest.raises(FFGBError, match="sent no key"):
+            federation.train(tmp_path / "run", minimum=3)
+        assert any("with 3 of 5 sites, and the policy of" in text and words in text for text in federation.said)
+    trusting = Federation(tmp_path / "other", more, JOB, Policy(missing_sites=True, honest_server=True))
     assert trusting.train(tmp_path / "run2", minimum=3).finished
 
 
@@ -325,7 +336,9 @@ def test_an_identity_keeps_its_secret_and_its_list(tmp_path: Path) -> None:
     assert east.secret(b"a") == identities(tmp_path)["east"].secret(b"a") != east.secret(b"b")
     assert (tmp_path / "east" / "secret").stat().st_mode & 0o777 == 0o600
     east.check(keys, 0)
-    east.check(keys, 3)
+    identities(tmp_path, missing_sites=True)["east"].check(keys, 3)
+    with pytest.raises(FFGBError, match="wants all in it"):
+        east.check(keys, 3)
     assert set(east.met()) == set(NAMES) - {"east"}
     for wrong, words in (
         ({**keys, "east": keys["west"]}, "does not have east with its own key"),
@@ -337,7 +350,7 @@ def test_an_identity_keeps_its_secret_and_its_list(tmp_path: Path) -> None:
         with pytest.raises(FFGBError, match=words):
             east.check(wrong, 0)
     with pytest.raises(FFGBError, match="wants 3"):
-        SiteIdentity.of("east", tmp_path / "east").check(keys, 2)
+        identities(tmp_path, missing_sites=True)["east"].check(keys, 2)
     signature = known["west"].sign(b"words")
     east.verify(Participant("west", keys["west"]), signature, b"words")
     for registered, signed in ((keys["west"], b"other"), (keys["south"], b"words"), (b"no key", b"words")):

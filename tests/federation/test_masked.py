@@ -111,7 +111,7 @@ def test_a_flower_grid_adds_up_the_same(minimum: int | None, forgetful: bool, mo
 
 def test_more_than_a_hundred_sites() -> None:
     """Each has masks with some of the others only."""
-    parts = [*small(103, 2, 0), small(1, 40, 1)[0]]
+    parts = [*small(150, 2, 0), small(1, 40, 1)[0]]
     states = [run(InProcess(parts), parts, rounds=2, secure=secure) for secure in (False, True)]
     np.testing.assert_array_equal(weights(states[0]), weights(states[1]))
     with pytest.raises(FFGBError, match="are for up to 100 sites"):

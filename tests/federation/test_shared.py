@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from ffgb import Config, train
+from ffgb.core.judgement import auc
 from ffgb.engines import local
 from ffgb.errors import FFGBError
 from ffgb.features.patches import Patches
 from ffgb.protocol.codec import decode
 from ffgb.protocol.messages import what_leaves
 from ffgb.runs.config import load_data
-from ffgb.runs.model import Model, auc
+from ffgb.runs.model import Model
 
 SMALL: dict[str, Any] = {"data": ("digits",), "clients": 6, "rounds": 4, "features": 256}
 

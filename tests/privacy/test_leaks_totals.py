@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffgb.core.histograms import HistogramsOf
 from ffgb.core.maps import FeatureMap
+from ffgb.core.merged_cells import MergedHistograms
 from ffgb.core.points import Points
 from ffgb.core.questions import ask_locally
 from ffgb.features.catalogue import Maps, Space
 from ffgb.features.tables import LEAST, ObliviousTrees
-from tests.privacy.attacks import Row, Seen, judged
+from tests.privacy.attacks import Row, Seen, judged, trained
 from tests.privacy.totals import Totals, in_total, single_values
 
 SETS = ("heart", "wine", "breast_cancer", "adult", "cal_housing")
@@ -166,3 +168,20 @@ def test_histograms_tell_fewer_single_values(name: str, most: float, real_data: 
     """A value of one column, in an interval, without its row: some of the first round, and few of later ones."""
     alone, merged = (single_values(in_total(data=(name,), least=least)) for least in (1, LEAST))
     assert 0 < merged <= most * alone
+
+
+# Trees
+
+
+@pytest.mark.parametrize("name", ["heart", "wine", "breast_cancer"])
+def test_no_gradient_of_a_single_row_is_in_the_histograms_of_trees(name: str, real_data: Any) -> None:
+    """With every cell kept apart, the gradient of a row alone in a cell is in the total: in round 1 it is the label."""
+    alone = {}
+    for least, kind in ((1, HistogramsOf), (LEAST, MergedHistograms)):
+        seen = trained(data=(name,), learner="trees", clients=1, split="iid", rounds=3, least=least)
+        counts = np.concatenate([answers[0].tensors["rows"] for _, answers in seen.answers(kind)])
+        alone[least] = int(((counts > 0) & (counts < max(least, 2))).sum())
+        if least > 1:
+            assert not list(seen.answers(HistogramsOf))
+    assert alone[1] > 50
+    assert alone[LEAST] == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
 from ffgb.core.questions import Sum
@@ -189,7 +190,26 @@ def test_neighbours_are_so_both_ways_and_enough(N: int) -> None:
     assert all(name in found[other] for name in names for other in found[name])
     assert all(name not in found[name] for name in names)
     degrees = {len(f) for f in found.values()}
-    assert degrees == ({N - 1} if N <= COMPLETE else {4 * int(np.ceil(np.log2(N)))})
+    assert degrees == ({N - 1} if N <= COMPLETE else {2 * (20 + int(np.ceil(np.log2(N))))})
+
+
+@pytest.mark.parametrize("N", [COMPLETE + 1, 150, 300, 1000])
+def test_sites_that_help_the_server_do_not_cut_the_others_off(N: int) -> None:
+    """Only if they are all neighbours on two sides of some others: then the sum over these is bare of masks."""
+    names = tuple(f"site {i}" for i in range(N))
+    roster = Roster("r", names, tuple(hashlib.sha256(n.encode()).digest() for n in names))
+    place = {name: i for i, name in enumerate(roster._circle)}
+    edges = np.zeros((N, N), bool)
+    for name in names:
+        edges[place[name], [place[other] for other in roster.neighbours(name)]] = True
+    rng, side = np.random.default_rng(N), int(edges[0].sum()) // 2
+    for share in (1 / 3, 1 / 2, 1 / 2, 2 / 3):
+        honest = rng.permutation(N) >= share * N
+        assert connected_components(edges[np.ix_(honest, honest)])[0] == 1
+    for gap, parts in ((side, 2), (side - 1, 1)):  # in the order of the circle, which no one chooses
+        honest = np.ones(N, bool)
+        honest[1 : 1 + gap] = honest[-gap:] = False
+        assert connected_components(edges[np.ix_(honest, honest)])[0] == parts
 
 
 def test_a_sparse_list_adds_up_too() -> None:

@@ -41,6 +41,7 @@ class Registered(Identity):
     key: Any = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     seed: bytes = field(default_factory=new_key)
     known: dict[str, bytes] = field(default_factory=dict)
+    written: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
     def public(self) -> bytes:
@@ -60,6 +61,9 @@ class Registered(Identity):
 
     def reopens(self) -> bool:
         return False
+
+    def once(self, name: bytes, said: bytes) -> bool:
+        return self.written.setdefault(name, said) == said
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         check_signature(participant.registered, signature, words, participant.name)
@@ -305,6 +309,29 @@ def test_an_introduction_again_forgets_no_list() -> None:
         federation.clients[0].answer(unmask((0, 1, 2, 3), boxes))
     with pytest.raises(FFGBError, match="the same number"):
         federation.masked(0, question=b"another")
+
+
+def test_a_site_that_begins_anew_uses_no_mask_twice() -> None:
+    """A server restarts a site, or begins another training, and repeats run, list, number and question to the byte.
+
+    The keys of the run are the same, and the difference of two answers would be that of two parts, without masks.
+    """
+    federation, boxes = tolerant()
+    client, roll = Secured(0, federation.sites["a"]), federation.introduced()
+    federation.clients[0].answer(unmask((0, 1, 2), boxes))
+    client.answer(federation.introduction)
+    client.answer(roll)
+    federation.clients[0] = client
+    again = "its masks are not used twice"
+    federation.masked(0, 1)
+    with pytest.raises(FFGBError, match=again):
+        client.answer(unmask((0, 1, 2, 3), boxes))
+    for value, question in ((2, b"q"), (1, b"another")):
+        client = federation.clients[0] = Secured(0, federation.sites["a"])
+        client.answer(federation.introduction)
+        client.answer(roll)
+        with pytest.raises(FFGBError, match=again):
+            federation.masked(0, value, question)
 
 
 def test_a_process_that_goes_on_remembers() -> None:

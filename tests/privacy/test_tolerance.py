@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Sites:
         self.unmasking.prepared.update({i: self.sites[i].prepared(batch) for i in sites})
 
     def part(self, i: int, part: Mapping[str, Array], number: int = 0, without: Collection[int] = ()) -> Any:
-        own = self.sites[i].own_mask(number, self.masks[i].label(QUESTION))
+        own = self.sites[i].own_mask(number, self.masks[i].label(QUESTION), without)
         return self.masks[i].masked(part, SUMS, QUESTION, number, own, [self.names[j] for j in without])
 
     def shares(self, i: int, arrived: Sequence[int], number: int = 0, boxes: Array | None = None) -> Array:
@@ -248,6 +249,33 @@ def test_two_lists_tell_nothing_unless_sites_help(N: int, t: int) -> None:
         assert mark(joined({h + 1: own[h][0].tobytes() for h in own})) == marks[0].tobytes()
         key = joined({h + 1: seeds[h][0].tobytes() for h in list(seeds)[:t]})
         assert (mark(key) == marks[1].tobytes()) == bare
+
+
+def test_a_total_over_fewer_than_t_does_not_come_out() -> None:
+    """A server asks seven sites without three others, and says that those three have arrived and three of the seven
+    are missing.  The other three hear the question with another list.  Seven lists agree, and four sites would be bare.
+    """
+    N, t, few = 10, 7, (0, 1, 2, 3)
+    sites, rng = Sites(N, t), np.random.default_rng(0)
+    sites.prepare(range(N))
+    parts = {i: a_part(rng) for i in range(N)}
+    sent = {i: sites.part(i, parts[i], without=(7, 8, 9)) for i in range(7)}
+    other, said, shares = b"another question", (0, 1, 2, 3, 7, 8, 9), dict[int, Array]()
+    for i in (7, 8, 9):
+        sites.sites[i].own_mask(0, sites.masks[i].label(other), (4, 5, 6))
+    boxes = sites.unmasking.boxes(0)
+    for i in said:
+        label = sites.masks[i].label(QUESTION if i < 7 else other)
+        with suppress(FFGBError):
+            shares[i] = sites.sites[i].shares(0, label, said, boxes[i])
+    assert sorted(shares) == [7, 8, 9]
+    with pytest.raises(FFGBError, match="do not give the mask"):
+        sites.unmasked({i: sent[i] for i in few}, shares)
+    honest = {i: sites.shares(i, range(7)) for i in range(7)}
+    assert all((given[7:] == NONE).all() for given in honest.values())
+    for i in (7, 8, 9):
+        del sites.unmasking.prepared[i]
+    equal(sites.unmasked(sent, honest), added(parts, range(7)))
 
 
 # Lies

@@ -20,6 +20,7 @@ from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
 from ffgb.runs.training import train
 from tests.data.test_preprocess import mixed
+from tests.forks import command
 
 FFGB = [sys.executable, "-m", "ffgb"]
 
@@ -136,7 +137,7 @@ def test_a_run_of_a_version_before(tmp_path: Path) -> None:
 
 
 def ffgb(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*FFGB, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return command(arguments)
 
 
 def test_the_command(run: Run, tmp_path: Path) -> None:

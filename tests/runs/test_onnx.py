@@ -39,6 +39,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "mlp": {"learner": "mlp", "oracle_steps": 20},
     "tree": {"learner": "tree"},
     "boosted trees": {"learner": "trees", "leaf_rows": 5},
+    "additive": {"learner": "additive", "leaf_rows": 5, "leaves": 8},
     "ffgb-c": {"algorithm": "ffgb-c", "learner": "mlp", "oracle_steps": 20},
     "ffgb-c, linear": {"algorithm": "ffgb-c", "learner": "linear"},
     "ffgb-c, tree": {"algorithm": "ffgb-c", "learner": "tree", "bound": 3.0},

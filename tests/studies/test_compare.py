@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from ffgb.runs.config import Config
 from ffgb.runs.directory import Run
 from ffgb.runs.evaluate import evaluate
 from ffgb.studies.compare import Budget, Method, compare
+from tests.forks import command
 from tests.studies.comparisons import BASE, metrics
 
 
@@ -120,11 +119,11 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    command = [sys.executable, "-m", "ffgb", "compare", "ffgb", "fedavg", "--data", "wine", "--clients", "3"]
+    words = ["compare", "ffgb", "fedavg", "--data", "wine", "--clients", "3"]
     options = ["--budget", "rounds=2", "--seeds", "1", "--no-tune", "--out", str(tmp_path / "c")]
-    result = subprocess.run([*command, *options], capture_output=True, text=True)
+    result = command([*words, *options])
     assert result.returncode == 0, result.stderr
     assert "fedavg:mlp" in result.stdout
     assert (tmp_path / "c" / "compare.png").stat().st_size < 200_000
-    alone = subprocess.run([*command[:5], "--out", str(tmp_path / "d")], capture_output=True, text=True)
+    alone = command([*words[:2], "--out", tmp_path / "d"])
     assert (alone.returncode, "two methods or more" in alone.stderr) == (2, True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +26,7 @@ from ffgb.runs.holdings import make_parts, server_options
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import make_loss
 from ffgb.studies.tuning import FACTORS, SHARE, tune
+from tests.forks import command
 
 
 def best_of(rung: dict[float, tuple[float, float]]) -> tuple[float, float]:
@@ -135,17 +134,17 @@ def test_what_has_no_step_size_is_refused() -> None:
 
 
 def test_the_command_prints_the_best() -> None:
-    command = [sys.executable, "-m", "ffgb", "tune", "--data", "wine", "--clients", "3", "--rounds", "1"]
-    result = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    words = ["tune", "--data", "wine", "--clients", "3", "--rounds", "1"]
+    result = command([*words, "--json"])
     found = json.loads(result.stdout)
-    plain = subprocess.run(command, capture_output=True, text=True)
+    plain = command(words)
     assert f"best: --step-size {found['step_size']:g}" in plain.stdout
 
 
 def test_any_option_of_training_may_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('data = "wine"\nclients = 5\nlocal_epochs = 2\nbatch = 16\nparticipation = 2\n')
-    command = [sys.executable, "-m", "ffgb", "tune", "--config", "job.toml", "--clients", "3", "--rounds", "1"]
-    result = subprocess.run([*command, "--out", "t", "--json"], capture_output=True, text=True, cwd=tmp_path)
+    words = ["tune", "--config", "job.toml", "--clients", "3", "--rounds", "1"]
+    result = command([*words, "--out", "t", "--json"], tmp_path)
     assert result.returncode == 0, result.stderr
     tried = [json.loads(file.read_text()) for file in (tmp_path / "t").glob("*/config.json")]
     assert tried

@@ -120,6 +120,25 @@ class Algorithm(ABC):
         """Where the trained function lives, given the family of members."""
         return family
 
+    def trains(self, loss: Loss) -> Loss:
+        """The loss that f is trained by, given that of the task."""
+        return loss
+
+    def tasked(self, loss: Loss) -> Loss:
+        """The inverse of `trains`."""
+        return loss
+
+    def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
+        """Has training nothing left to find, by the lines of the metrics so far?"""
+        return False
+
+    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
+        """What of f is the result, if that is known only when training is over, and an algorithm that could go on.
+
+        None: all of f is.
+        """
+        return None
+
     def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
         """f^0: the empty sum, or the function that is given by its arrays.
 

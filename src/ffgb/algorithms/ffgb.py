@@ -13,7 +13,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Whole
+from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Totals, Whole
+from ffgb.algorithms.additive_shared import AdditiveShared
+from ffgb.algorithms.blended import Blended
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.functions import Family, OnPoints
@@ -24,8 +26,17 @@ from ffgb.core.points import Points
 from ffgb.core.schedules import Schedule, capped, make_schedule
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
+from ffgb.learners.additive import Additive
+from ffgb.learners.blend import Blend
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.settings import METHOD, Setting, Values
+
+GROWN: Mapping[str, type[Totals]] = {
+    BoostedTrees.name: TreesShared,
+    Additive.name: AdditiveShared,
+    Blend.name: Blended,
+}
+"""Procedures for learners that are grown from totals."""
 
 
 @final
@@ -57,8 +68,8 @@ class FFGB(Functional):
     @classmethod
     def configured(cls, config: Values) -> Algorithm:
         """In a shared geometry one local step leaves the solve to the server; more need the geometry at clients."""
-        if config.learner == BoostedTrees.name:
-            return TreesShared.configured(config)
+        if config.learner in GROWN:
+            return GROWN[config.learner].configured(config)
         schedule, search = make_schedule(config), config.schedule == "search"
         if config.geometry == "shared" and config.local_steps == 1:
             return FFGBShared(schedule, config.mu, search)

@@ -16,18 +16,21 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
 from ffgb.algorithms.ffgb_shared import fit
+from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import GradientOrders, Histograms, HistogramsOf, RowCounts, Units, weights_of_classes
 from ffgb.core.losses import Loss
 from ffgb.core.losses.square import Square
+from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.questions import Ask
 from ffgb.core.seeds import stream
 from ffgb.core.splits import Layout, Splits
 from ffgb.core.tree_growth import GRADIENT, ROWS, Finder, Growing, Grown, Growth
 from ffgb.core.types import Array, Tensors
+from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError, SettingError, option
-from ffgb.learners.boosted_trees import BoostedTrees, least_rows, rounded
+from ffgb.learners.boosted_trees import BoostedTrees, least_in_total, least_rows, rounded
 from ffgb.settings import LEARNER, METHOD, Setting, Values
 
 SHARE, LEAST_COLUMNS = 0.3, 4
@@ -55,6 +58,8 @@ class TreesShared(Totals):
     """Columns whose values must not go down ("age+") or up ("age-")."""
     bits: Literal[32, 64] | None = None
     """Of the sums; None: as few as are fine enough."""
+    least: int = 1
+    """Rows of all clients in each cell of a node whose gradients are summed, or none: cells with fewer are merged."""
     seed: int = 0
     start_values: tuple[float, ...] = ()
     """f^0, a constant."""
@@ -83,6 +88,7 @@ class TreesShared(Totals):
             growth,
             tuple(config.monotone),
             None,
+            least_in_total(config),
             config.seed,
         )
 
@@ -119,26 +125,18 @@ class TreesShared(Totals):
     ) -> Step:
         """Gradient, trees, step."""
         family = cast(BoostedTrees, f.family)
-        units = self._units(loss, ask)
+        flat = flat_curvature(loss) and not self.weighted
+        units = units_of_round(loss, ask, self.rows, self.bits, weighted=self.weighted, flat=flat)
         outputs = np.tile(np.arange(loss.outputs, dtype=np.int32), self.side_by_side)
-        columns = self._columns(t, len(outputs), family.layout.usable)
+        columns = self.columns_of(t, len(outputs), family.layout.usable)
         grown = None
         while grown is None:
-            grown = grow_trees(ask, family, self._finders(columns, family), units, outputs)
+            grown = grow_trees(ask, family, self.finders(columns, family), units, outputs, self.least)
         trees, square = grown
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
-        return Step(h, 1.0, 1.0, False, self._measured(trees, square))
+        return Step(h, 1.0, 1.0, False, self.measured(trees, square))
 
-    def _units(self, loss: Loss, ask: AskInRound) -> Units:
-        """What gradients are counted in: by the bounds of the loss, or by how large they are."""
-        flat = isinstance(loss, Square) and not self.weighted
-        known = None if self.weighted else Units.bounded(loss, self.rows, self.bits, flat=flat)
-        if known is not None:
-            return known
-        gradient, hessian = ask(GradientOrders(loss.outputs))
-        return Units.of(gradient, hessian, self.rows, self.bits, flat=flat)
-
-    def _columns(self, t: int, trees: int, usable: Array) -> Array:
+    def columns_of(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
         some = min(len(usable), max(1, round(self.share * len(usable)), self.least_columns))
         if some == len(usable):
@@ -155,11 +153,11 @@ class TreesShared(Totals):
             hand[:] = sorted(mine)
         return dealt
 
-    def _finders(self, columns: Array, family: BoostedTrees) -> list[Finder]:
+    def finders(self, columns: Array, family: BoostedTrees) -> list[Finder]:
         signs = _signs(self.monotone, family)
         return [Finder(some, family.layout, self.growth, signs) for some in columns]
 
-    def _measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
+    def measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
         """γ of the trees' mean is at least the mean of the trees' γ, for norms are convex; a tree an output each."""
         if self.weighted:
             return {"gamma": None, "explained": None, "noise": None}
@@ -173,14 +171,34 @@ class TreesShared(Totals):
         return {"gamma": float(gamma), "explained": float(explained), "noise": None}
 
 
+def flat_curvature(loss: Loss) -> bool:
+    """Is the curvature 1 at every row?"""
+    return isinstance(loss.inner if isinstance(loss, Versions) else loss, Square)
+
+
+def units_of_round(
+    loss: Loss, ask: AskInRound, rows: int, bits: Literal[32, 64] | None, *, weighted: bool, flat: bool
+) -> Units:
+    """What gradients are counted in: by the bounds of the loss, or by how large they are."""
+    known = None if weighted else Units.bounded(loss, rows, bits, flat=flat)
+    if known is not None:
+        return known
+    gradient, hessian = ask(GradientOrders(loss.outputs))
+    return Units.of(gradient, hessian, rows, bits, flat=flat)
+
+
 def grow_trees(
     ask: AskInRound,
     family: BoostedTrees,
     finders: Sequence[Finder],
     units: Units,
     outputs: Array,
+    least: int = 1,
+    folds: Folds | None = None,
 ) -> tuple[list[Grown], Array] | None:
     """Trees that grow side by side, a level an exchange; and Σ‖φ‖² of each output.
+
+    It is two exchanges if cells of a node with fewer than `least` rows are merged: rows by cell come first.
 
     None if a client has left in between, whose rows are in some of the sums: then all must be asked again.
     """
@@ -190,7 +208,8 @@ def grow_trees(
     square, who = np.zeros(len(units.gradient)), list[int]()
     while any(tree.wanted for tree in trees):
         first = len(trees[0].nodes) == 1
-        total: Histograms = ask(_question(trees, columns, layout, units, outputs, first))
+        question = _question(trees, columns, layout, units, outputs, first, folds)
+        total: Histograms = ask(question if least <= 1 else _merged(ask, trees, question, layout, least))
         if total.square is not None:
             square, who = total.square, list(ask.present)
         if list(ask.present) != who:
@@ -204,8 +223,26 @@ def grow_trees(
     return [tree.grown() for tree in trees], square
 
 
+def _merged(
+    ask: AskInRound, trees: Sequence[Growing], question: HistogramsOf, layout: Layout, least: int
+) -> MergedHistograms:
+    """The question, by cells that have enough rows."""
+    rows, heads = list(ask(NodeRows(question))), list[Array]()
+    for tree in trees:
+        heads += tree.merge([rows.pop(0) for _ in tree.wanted], layout, least)
+    _, first = question.columns_of_cells
+    places = np.concatenate([each + at for each, at in zip(heads, question.starts, strict=True)])
+    return MergedHistograms(question, (places - first).astype(np.int16))
+
+
 def _question(
-    trees: Sequence[Growing], columns: Array, layout: Layout, units: Units, outputs: Array, first: bool
+    trees: Sequence[Growing],
+    columns: Array,
+    layout: Layout,
+    units: Units,
+    outputs: Array,
+    first: bool,
+    folds: Folds | None,
 ) -> HistogramsOf:
     """What the trees want, of those that still grow."""
     splits = [tree.splits if tree.wanted else tree.splits[:0] for tree in trees]
@@ -217,7 +254,7 @@ def _question(
     number = np.repeat(np.arange(len(trees), dtype=np.int16), [len(s) for s in splits])
     asked = np.array([(k, node) for k, tree in enumerate(trees) for node in tree.wanted], np.int32)
     cells = layout.cells.astype(np.int16)
-    return HistogramsOf(units, cells, outputs, columns, number, together, asked, square=first)
+    return HistogramsOf(units, cells, outputs, columns, number, together, asked, first, folds)
 
 
 def _signs(monotone: Sequence[str], family: BoostedTrees) -> Array:

@@ -16,6 +16,7 @@ from ffgb.errors import FFGBError, printable
 # their commands, in the order of the help
 import ffgb.cli.lazily
 import ffgb.cli.models
+import ffgb.cli.statistics
 import ffgb.cli.studies
 import ffgb.cli.sites
 import ffgb.cli.data

@@ -188,13 +188,23 @@ def score_of(metrics: dict[str, Any]) -> str:
     return ""
 
 
+def _beside(summary: Mapping[str, Any]) -> str:
+    """What an accuracy must be seen beside: the share of the classes, and how good probabilities are."""
+    names = {"test_base_rate": "base rate", "test_auc": "AUC", "test_loss": "log loss"}
+    if "test_base_rate" not in summary:
+        return ""
+    if "test_auc" not in summary:
+        names["test_base_rate"] = "most frequent class"
+    return f" ({', '.join(f'{word} {summary[name]:.4f}' for name, word in names.items() if name in summary)})"
+
+
 def print_summary(summary: dict[str, Any], out: Path | None) -> None:
     console = Console()
     plain: dict[str, Any] = {"highlight": False, "soft_wrap": not console.is_terminal}
     if "models_up" in summary:
         console.print(
-            f"[bold]{score_of(summary)}[/bold] after {summary['rounds']} round{'s' * (summary['rounds'] != 1)} with "
-            f"{_clients(summary['clients'])}; "
+            f"[bold]{score_of(summary)}[/bold]{_beside(summary)} after {summary['rounds']} "
+            f"round{'s' * (summary['rounds'] != 1)} with {_clients(summary['clients'])}; "
             f"{summary['communication_models']:,.1f} models exchanged a client "
             f"({in_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
             **plain,

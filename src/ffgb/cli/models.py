@@ -36,6 +36,15 @@ MODULE = Annotated[
 ]
 
 
+SHORT = {
+    "base_rate": "base",
+    "average_precision": "AP",
+    "calibration_intercept": "intercept",
+    "calibration_slope": "slope",
+}
+"""Names of scores that fit above a column of numbers."""
+
+
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
@@ -55,13 +64,15 @@ def evaluate(
     if as_json:
         print(json.dumps(scores, allow_nan=False))
     else:
-        print_rows([{"part": name, **values} for name, values in scores.items()])
+        print_rows([{"part": name, **{SHORT.get(k, k): v for k, v in some.items()}} for name, some in scores.items()])
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the training columns, or NPZ with an array x.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, Parquet or SQL with the training columns, or NPZ with an array x.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,
@@ -86,6 +97,27 @@ def predict(
     else:
         output.write_text(text)
         say(f"{len(frame):,} predictions written to {output}", error=True)
+
+
+@app.command()
+def terms(
+    run: Annotated[Path, typer.Argument(help="A run directory, or its model.safetensors.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
+    ] = None,
+) -> None:
+    """What each bin of each column adds to f, as CSV: the whole of an additive model."""
+    from ffgb.runs.model import Model
+    from ffgb.runs.terms import terms as terms_of
+
+    frame = terms_of(Model.load(run))
+    text = frame.to_csv(index=False)
+    if output is None:
+        for line in text.rstrip("\n").split("\n"):
+            say(line)
+    else:
+        output.write_text(text)
+        say(f"{len(frame):,} values written to {output}", error=True)
 
 
 @app.command()

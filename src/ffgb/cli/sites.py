@@ -49,7 +49,7 @@ Deadline = Annotated[float, typer.Option(help="Seconds that a site has to answer
 Patience = Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)]
 Out = Annotated[Path, typer.Option(help="The run directory; what is there goes on.")]
 # of a site
-Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet or NPZ.")]
+Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet, NPZ or SQL.")]
 Join = Annotated[
     str | None, typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input.")
 ]
@@ -230,9 +230,7 @@ def client(
         agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)
         if dry_run:
             return
-        if not (yes or home.covers(agreement) or _confirmed(way.address, rules.trainings)):
-            raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
-        home.agree(inputs, agreement)
+        home.agree(inputs, _consented(agreement, home, rules, yes))
     attendant = Attendant(
         *(site, settings, agreement, Ledger(home.ledger)),
         refused=refused,
@@ -244,6 +242,13 @@ def client(
     )
     _attend(way, home, attendant, no_page=no_page)
     print("ffgb: this site has left", file=sys.stderr)
+
+
+def _consented(agreement: Any, home: Any, rules: Any, yes: bool) -> Any:
+    """The agreement, if the site's owner agrees to it."""
+    if not (yes or home.covers(agreement) or _confirmed(home.address, rules.trainings)):
+        raise FFGBError("nothing was sent; agree with --yes, or answer the question in a terminal")
+    return agreement
 
 
 @tls_app.command("init")

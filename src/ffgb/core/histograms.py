@@ -28,6 +28,7 @@ from ffgb.core.exact_sums import (
     weighed,
     whole,
 )
+from ffgb.core.folds import Folds
 from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
@@ -35,6 +36,10 @@ from ffgb.core.splits import Splits, by_column, route
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import DivergedError, FFGBError, option
 
+SQUARES = "squares"
+"""The array of Σ g²: it is of no cell."""
+NOWHERE = 4096
+"""A node that no tree has: rows that a tree is grown without are there."""
 CARRY = 2.0**32
 """Where the count of rows begins in a sum of both: sums are at most 2^30."""
 AT_ONCE = 2**17
@@ -215,6 +220,8 @@ class HistogramsOf(RoundQuestion):
     """Tree and node, (nodes, 2), int32."""
     square: bool = False
     """Σ g² is wanted, too."""
+    folds: Folds | None = None
+    """Versions of f are trained without some rows each (core/folds.py); None: there is one, trained with all."""
 
     @cached_property
     def _sizes(self) -> Array:
@@ -235,21 +242,47 @@ class HistogramsOf(RoundQuestion):
         names = ("gradients", "rows") if self.units.flat else ("gradients", "hessians", "rows")
         found = {name: counted(shape, bits) for name in names}
         if self.square:
-            found["squares"] = counted((len(self.units.gradient),))
+            found[SQUARES] = counted((len(self.units.gradient),))
         return found
 
     def part(self, here: Here) -> Tensors:
         work = _Work.of(here, self)
-        parts = [work.histograms(self, k) for k in range(len(self.outputs))]
-        order = np.argsort(np.argsort(self.asked[:, 0], kind="stable"), kind="stable")
-        nodes = [node for part in parts for node in part]  # by tree
-        flat = np.concatenate([nodes[k] for k in order], axis=1)
+        flat = self._flat(work)
         found = {"gradients": flat[0], "rows": flat[2]}
         if not self.units.flat:
             found["hessians"] = flat[1]
         if self.square:
-            found["squares"] = work.squares(self)
+            found[SQUARES] = work.squares(self)
         return found
+
+    def rows(self, here: Here) -> Array:
+        """A client's rows in each cell, one node after the other."""
+        found: Array = self._flat(_Work.of(here, self), rows_alone=True)[2]
+        return found
+
+    def _flat(self, work: _Work, *, rows_alone: bool = False) -> Array:
+        """Sums of all nodes, (3, cells)."""
+        parts = [work.histograms(self, k, rows_alone=rows_alone) for k in range(len(self.outputs))]
+        order = np.argsort(np.argsort(self.asked[:, 0], kind="stable"), kind="stable")
+        nodes = [node for part in parts for node in part]  # by tree
+        return np.concatenate([nodes[k] for k in order], axis=1)
+
+    @property
+    def columns_of_cells(self) -> tuple[Array, Array]:
+        """Of each cell, one node after the other: how many cells its column has, and where the first of them is."""
+        cells = self.cells.astype(np.int64)[self.columns[self.asked[:, 0]]].ravel()
+        first = np.cumsum(cells) - cells
+        return np.repeat(cells, cells), np.repeat(first, cells)
+
+    @property
+    def starts(self) -> Array:
+        """Where the cells of each node begin."""
+        starts: Array = np.cumsum(self._sizes) - self._sizes
+        return starts
+
+    def by_node(self, flat: Array) -> list[Array]:
+        """Sums of cells, (…, cells), node by node."""
+        return np.split(flat, np.cumsum(self._sizes)[:-1], axis=-1)
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         counts = own["rows"]
@@ -268,8 +301,8 @@ class HistogramsOf(RoundQuestion):
         gradient = sums["gradients"] * self.units.gradient[output]
         hessian = sums["rows"] if self.units.flat else sums["hessians"] * self.units.hessian[output]
         flat = np.stack([gradient, hessian, sums["rows"]])
-        square = sums["squares"] * self._square_units if self.square else None
-        return Histograms(np.split(flat, np.cumsum(self._sizes)[:-1], axis=1), square)
+        square = sums[SQUARES] * self._square_units if self.square else None
+        return Histograms(self.by_node(flat), square)
 
     @cached_property
     def _square_units(self) -> Array:
@@ -290,7 +323,7 @@ def derivatives(here: Here) -> tuple[Array, Array]:
 class _Work:
     """What a client has computed for the trees of a round.  All of it follows from f^t and the question."""
 
-    def __init__(self, here: Here, units: Units) -> None:
+    def __init__(self, here: Here, units: Units, folds: Folds | None) -> None:
         assert here.family is not None
         self.f, self.units = here.f, units
         self.z = here.points.features(here.family.features)
@@ -299,6 +332,22 @@ class _Work:
         self.hessian = None if units.flat else _as_integers(whole(h, units.hessian), units.bits)
         self.splits: dict[int, Splits] = {}
         self.position: dict[int, Array] = {}
+        self.output: dict[int, int] = {}
+        """Of each tree."""
+        self.begin: list[Array] = [np.zeros(len(self.z), np.int32)] * len(self.gradient)
+        """Where the rows of each output are before any split."""
+        if folds is not None:
+            self._leave_out(here, folds)
+
+    def _leave_out(self, here: Here, folds: Folds) -> None:
+        """Rows that a version is trained without are in no node, and add nothing."""
+        each = len(self.gradient) // len(folds.without)
+        for version in range(len(folds.without)):
+            outside = folds.outside(here.points, version)
+            if outside is not None:
+                outputs = slice(version * each, (version + 1) * each)
+                self.begin[outputs] = [np.where(outside, NOWHERE, 0).astype(np.int32)] * each
+                self.gradient[outputs, outside] = 0
 
     @staticmethod
     def of(here: Here, question: HistogramsOf) -> _Work:
@@ -311,12 +360,13 @@ class _Work:
             and np.array_equal(kept.units.gradient, units.gradient)
             and np.array_equal(kept.units.hessian, units.hessian)
         )
-        work = kept if same else _Work(here, units)
+        work = kept if same else _Work(here, units, question.folds)
         assert isinstance(work, _Work)
         here.points.aside = work
         for k in range(len(question.outputs)):
             some = question.tree == k
-            work.move(k, Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some]))
+            splits = Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some])
+            work.move(k, int(question.outputs[k]), splits)
         return work
 
     @property
@@ -325,28 +375,27 @@ class _Work:
         arrays = (self.gradient, self.hessian, *self.position.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def move(self, k: int, splits: Splits) -> None:
-        """Put each row into the node of tree k that it belongs to."""
-        before = self.splits.get(k)
+    def move(self, k: int, output: int, splits: Splits) -> None:
+        """Put each row into the node of tree k, of an output, that it belongs to."""
+        before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k] = np.zeros(len(self.z), np.int32)
+            self.position[k], self.output[k] = self.begin[output], output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])
         self.splits[k] = splits
 
-    def histograms(self, question: HistogramsOf, k: int) -> list[Array]:
-        """Of the nodes of tree k that are asked about: (3, cells) each."""
+    def histograms(self, question: HistogramsOf, k: int, *, rows_alone: bool = False) -> list[Array]:
+        """Of the nodes of tree k that are asked about: (3, cells) each; or their rows alone."""
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):
             return []
-        slots = np.full(max(2 * len(self.splits[k]) + 1, int(nodes.max()) + 1), -1, np.int64)
+        slots = np.full(NOWHERE + 1, -1, np.int64)
         slots[nodes] = np.arange(len(nodes))
         output, columns = question.outputs[k], question.columns[k]
         cells = question.cells.astype(np.int64)[columns]
-        rows = Rows(
-            self.z, self.position[k], self.gradient[output], None if self.hessian is None else self.hessian[output]
-        )
+        h = None if self.hessian is None or rows_alone else self.hessian[output]
+        rows = Rows(self.z, self.position[k], self.gradient[output], h)
         return list(sums_of_rows(rows, slots, len(nodes), columns, cells, short=self.units.bits == 32))
 
     def squares(self, question: HistogramsOf) -> Array:

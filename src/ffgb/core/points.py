@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import final
 
 import numpy as np
@@ -28,6 +28,7 @@ class Points:
         """Without weights every row weighs 1."""
         self.i, self.x, self.y, self.weights = i, x, y, weights
         self._key, self._z = "", np.empty(0)
+        self._once: dict[str, Array] = {}
         self.aside: object = None
         """What a question has computed here, and the next one may use again: without it the same is computed anew."""
 
@@ -81,11 +82,19 @@ class Points:
             found[rows] = f.evaluate(z)
         return found
 
+    def once(self, name: str, make: Callable[[], Array]) -> Array:
+        """What follows from the points alone, computed once."""
+        if name not in self._once:
+            self._once[name] = make()
+        return self._once[name]
+
     @property
     def cached(self) -> int:
         """Bytes of the features that are kept, and of what was computed from them."""
-        return self._z.nbytes + int(getattr(self.aside, "nbytes", 0))
+        kept = sum(array.nbytes for array in self._once.values())
+        return self._z.nbytes + kept + int(getattr(self.aside, "nbytes", 0))
 
     def forget(self) -> None:
         """Give back the memory of the features, and of what was computed from them."""
         self._key, self._z, self.aside = "", np.empty(0), None
+        self._once.clear()

@@ -20,6 +20,7 @@ _PURPOSES = (
     "distill",
     "attack",
     "columns",
+    "folds",
 )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
+from ffgb.core.cells import heads, regrouped
 from ffgb.core.splits import Layout, Splits
 from ffgb.core.types import Array
 
@@ -220,6 +221,8 @@ class Node:
     split: int = -1
     """The split that divides it; −1 as long as none does."""
     histogram: Array | None = None
+    heads: Array | None = None
+    """Of each cell, the one that has its sums, where cells with few rows are merged (merged_cells.py)."""
     gain: float = 0.0
     worst: float = np.inf
     """m: the least gain on the way here."""
@@ -269,24 +272,46 @@ class Growing:
         columns = [int(self.finder.columns[n.column]) for n in some]
         return Splits.of(ids, columns, [n.left[: self.finder.cells[n.column]] for n in some], self.width)
 
+    def merge(self, rows: Sequence[Array], layout: Layout, least: int) -> list[Array]:
+        """Merge the cells of the nodes that are wanted, whose rows by cell these are; where each cell went."""
+        found = []
+        for i, own in zip(self.wanted, rows, strict=True):
+            node, everything = self.nodes[i], np.arange(self.finder.size)
+            if node.parent < 0:
+                node.heads = heads(own, np.zeros_like(own), everything, layout, self.finder.columns, least)
+            else:
+                parent, sibling = self.nodes[node.parent], self.nodes[i + 1 if i % 2 else i - 1]
+                assert parent.histogram is not None
+                assert parent.heads is not None
+                at_heads = np.bincount(parent.heads, own, len(own))
+                rest = parent.histogram[ROWS] - at_heads
+                node.heads = heads(at_heads, rest, parent.heads, layout, self.finder.columns, least)
+                sibling.heads = node.heads
+            found.append(node.heads)
+        return found
+
     def take(self, histograms: Array) -> None:
         """Histograms (nodes, 3, cells) of the nodes that were wanted, in that order."""
         fresh: list[int] = []
         for i, histogram in zip(self.wanted, histograms, strict=True):
             node = self.nodes[i]
-            node.histogram = histogram
+            node.histogram = histogram = self._at_heads(histogram, node)
             fresh.append(i)
             if node.parent < 0:
                 node.sums = histogram[:, : self.finder.cells[0]].sum(axis=1)
                 continue
             parent, sibling = self.nodes[node.parent], i + 1 if i % 2 else i - 1
             assert parent.histogram is not None
-            self.nodes[sibling].histogram = parent.histogram - histogram
+            self.nodes[sibling].histogram = self._at_heads(parent.histogram, node) - histogram
             parent.histogram = None  # no one needs it any more
             fresh.append(sibling)
         self._look([i for i in fresh if self._divisible(self.nodes[i])])
         self.wanted = []
         (self._grow_level if self.growth.by_level else self._grow_best)(fresh)
+
+    @staticmethod
+    def _at_heads(histogram: Array, node: Node) -> Array:
+        return histogram if node.heads is None else regrouped(histogram, node.heads)
 
     def _divisible(self, node: Node) -> bool:
         """May it be divided, as far as its size and depth go?"""
@@ -310,6 +335,9 @@ class Growing:
             above = self.nodes[node.parent].worst if node.parent >= 0 else np.inf
             node.gain, node.column, node.left_sums = float(found.gain[k]), int(found.column[k]), found.sums[k]
             node.left, node.worst = found.left[k], min(node.gain, above)
+            if node.heads is not None:  # cells that were merged go together
+                first, size = self.finder.first[node.column], self.finder.cells[node.column]
+                node.left[:size] = node.left[node.heads[first : first + size] - first]
 
     def _grow_best(self, fresh: Sequence[int]) -> None:
         """Divide all nodes that best-first growth may still come to."""

@@ -1,4 +1,4 @@
-"""Site files: one CSV, Parquet or NPZ file a client, checked so that every mistake in them is named.
+"""Site files: one CSV, Parquet, NPZ or SQL file a client, checked so that every mistake in them is named.
 
 A CSV or Parquet file has a header, columns of numbers or of text, and a target column; preprocess.py makes numbers of
 them.  An NPZ file has arrays `x` (n, d), or (n, channels, height, width) for images, and `y` (n,) or (n, c), and
@@ -34,6 +34,7 @@ from ffgb.data.identifiers import identifiers, looks_like_codes
 from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe, named_only
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_csv, check_npz, check_parquet, short_lines
+from ffgb.data.sql import query
 from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
@@ -53,6 +54,7 @@ UNKNOWN = ("?",)
 _CSV = (".csv",)
 _PARQUET = (".parquet", ".pq")
 _NPZ = (".npz",)
+_SQL = (".sql",)
 _SHOWN = 12
 
 
@@ -430,13 +432,27 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 # Reading
 
 
+def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
+    """A CSV, Parquet or SQL file as a table; columns of the kind "text" are read as they are written."""
+    _refuse_unreadable(path)
+    if path.suffix.lower() in _NPZ:
+        raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
+    return _read_frame(path, kinds)
+
+
+def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> FFGBError:
+    """The error for columns that a table has not."""
+    plural = "s" * (len(names) > 1)
+    return FFGBError(f"{where} has no column{plural} {_list(names)}{_hint(names[0], known)}; it has {_list(known)}")
+
+
 def _refuse_unreadable(path: Path) -> None:
     if path.is_dir():
         raise FFGBError(f"{path} is a folder; name the files in it, one a client")
     if not path.exists():
         raise FFGBError(f"{path} does not exist; check the path")
-    if path.suffix.lower() not in (*_CSV, *_PARQUET, *_NPZ):
-        raise FFGBError(f"{path} is of an unknown kind; give a .csv, .parquet or .npz file")
+    if path.suffix.lower() not in (*_CSV, *_PARQUET, *_NPZ, *_SQL):
+        raise FFGBError(f"{path} is of an unknown kind; give a .csv, .parquet, .npz or .sql file")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -516,6 +532,8 @@ def _read_frame(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
 
     What is text is read as it is written: whether 01 is a number must not depend on the other rows.
     """
+    if path.suffix.lower() in _SQL:
+        return query(path)
     is_csv = path.suffix.lower() in _CSV
     header = _csv_header(path) if is_csv else _parquet_header(path)
     for name, times in Counter(header).items():

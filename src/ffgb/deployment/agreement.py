@@ -52,7 +52,9 @@ HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
 
-LEVELS: Mapping[str, int] = {"question HistogramsOf": 32}
+LEVELS: Mapping[str, int] = dict.fromkeys(
+    [f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms")], 32
+)
 """Questions that come several times in a round, once for each level of trees, and how often at most."""
 
 MEASURED: Mapping[tuple[str, str], int] = {
@@ -65,7 +67,17 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Bins", "cuts"): 2**20,
     ("Units", "bits"): 64,
     ("TreesShared", "rows"): 2**40,
-    **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked")], 2**15),
+    ("AdditiveShared", "rows"): 2**40,
+    ("SlopesAlong", "rows"): 2**40,
+    ("CellSums", "columns"): 2**15,
+    ("CellSums", "width"): 32,
+    **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked", "outputs")], 2**15),
+    ("MergedHistograms", "heads"): 2**24,
+    **dict.fromkeys([("Units", "gradient"), ("Units", "hessian"), ("CellSums", "outputs")], 2**15),
+    **dict.fromkeys([("Folds", "number"), ("Folds", "without"), ("Versions", "number"), ("HeldOut", "strands")], 64),
+    **dict.fromkeys([("HeldOut", "weights"), ("Blended", "smooth")], 1024),
+    ("BoostedTrees", "outputs"): 2**15,
+    **dict.fromkeys([("Beginning", "arrays"), ("Beginning", "numbers")], 2**20),
     **dict.fromkeys([("Splits", name) for name in ("node", "column", "left")], 2**15),
     ("Job", "at"): 2**20,
     ("Job", "seed"): 2**31,
@@ -108,6 +120,8 @@ def difference(asked: JSON, agreed: JSON, most: int | None = None, at: str = "")
     if isinstance(agreed, dict) and isinstance(asked, dict):
         return _other_object(asked, agreed, most, at, where)
     if isinstance(agreed, list) and isinstance(asked, list):
+        if most is not None and all(part == {"number": ""} for part in (*asked, *agreed)):
+            return None if len(asked) <= most else f"{len(asked)} numbers, more than {most},{where}"
         if len(asked) != len(agreed):
             return f"{len(asked)} parts in place of {len(agreed)}{where}"
         return next((d for a, b in zip(asked, agreed, strict=True) if (d := difference(a, b, most, at))), None)

@@ -52,6 +52,11 @@ from ffgb.runs.training import Elsewhere, train
 DEFECT = "an error at the site; its owner sees more"
 MANY = 1000
 """Rows that a rehearsal has at least: with few, columns have fewer different values than all sites' together."""
+FAILED, FAILURES = "questions that failed", 3
+"""In the ledger: questions under masks that a site could not answer, and after how many it answers no more."""
+FAILING = "a training in which it could not answer so many questions: each failure says something about its rows"
+MASKED = ("masked", "shares")
+"""Answers of a site that answers under masks alone, besides those that say nothing of the rows."""
 SCHEMA = "what all sites agreed on"
 """In the ledger: a training has one."""
 TRAININGS = 3
@@ -328,14 +333,16 @@ class Attendant:
             raise FFGBError("this site takes part in no secure training: it has no identity")
         if question.kind not in MASKING and what not in SURVEY:
             raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
+        if self._failing and question.kind not in MASKING:
+            raise FFGBError(f"this site has not agreed to {FAILING}")
         host, answers = self._surveying(clients[0]), dict[str, bytes]()
         for i, answer in host.answers(data, [i for i in clients if i in host.clients]):
             message = decode(self._as_sent(question, answer))
             self._tell_of(question, message)
-            why = self._bare(message)
+            why = self._bare(message) or self._about_masks(question, message, host)
             if why is None and message.kind == "masked" and self.agreement is not None:
                 entry, training = f"{what} of its file", self.training or ""
-                digest = digest_of(_content(question))
+                digest = self._digest(question, host, i)
                 if digest not in (known := self.ledger.known(training, entry)) and len(known) >= SURVEY[what]:
                     why = f"this site has answered {len(known)} different {shown(what)}, and answers no more"
                 else:
@@ -365,7 +372,7 @@ class Attendant:
 
     def _bare(self, message: Message) -> str | None:
         """Why an answer does not leave, if it should be under masks and is not."""
-        if self.secure and message.kind in ("part", "report", "answer"):
+        if self.secure and message.kind not in (*SILENT, *MASKED):
             return (
                 "this site answers under masks alone (secure totals, by its policy), and the server asks without them"
             )
@@ -466,6 +473,7 @@ class Attendant:
 
     def _released(self, question: Message, found: Mapping[int, bytes], held_out: Set[int]) -> dict[int, bytes]:
         """The answers that may leave, as they do, and refusals in place of others; rows held out may have none."""
+        assert self.resident is not None
         answers = {}
         for i, answer in found.items():
             answer = self._as_sent(question, answer)
@@ -474,27 +482,68 @@ class Attendant:
                 continue
             self._tell_of(question, message)
             why = self._bare(message) or self._against_policy(question)
-            why = why or self._unheard_of(question, message, answer, held_out=i in held_out)
+            why = why or self._about_masks(question, message, self.resident.host, held_out=i in held_out)
+            why = why or self._unheard_of(question, message, answer, i, held_out=i in held_out)
             answers[i] = answer if why is None else self._refuse(question, i, why)
         return answers
 
     def _refusal(self, question: Message) -> str | None:
         if self._broken is not None:
             return f"a training that breaks its rules: {self._broken}"
+        if self._failing and question.kind not in MASKING:
+            return FAILING
         if what_leaves(question).removeprefix("question ") in self.refused:
             return f"{what_leaves(question)}: --no-shared-geometry"
         return None if self.terms is None else self.terms.refuses(question)
 
-    def _unheard_of(self, question: Message, message: Message, answer: bytes, *, held_out: bool) -> str | None:
-        """Why an answer does not leave, if it is one more than was agreed to; if it leaves, that is written down."""
-        if self.agreement is None or self.terms is None or message.kind in SILENT:
+    def _about_masks(self, question: Message, message: Message, host: Host, *, held_out: bool = False) -> str | None:
+        """Why an answer about masks does not leave, or one that failed: a server must not learn from these."""
+        if self.agreement is None:
             return None
+        training = self.training or ""
+        match message.kind:
+            case "shares":
+                return self._one_list(training, question, held_out=held_out)
+            case "seeds":
+                return self._one_reopened(training, question)
+            case "error" if "masks" in question.values:
+                return self._failed(training, question)
+        return None
+
+    def _one_reopened(self, training: str, question: Message) -> str | None:
+        """Why masks are not given away: of one question in a training they are, whatever runs it has."""
+        digest = self._contents.get(str(question.values["question"]), str(question.values["question"]))
+        if self.ledger.known(training, "reopen") - {digest}:
+            return "this site has given away the masks of a question of this training, and gives away no others"
+        self.ledger.note(training, "reopen", digest, 0)
+        return None
+
+    @property
+    def _failing(self) -> bool:
+        return len(self.ledger.known(self.training or "", FAILED)) > FAILURES
+
+    def _failed(self, training: str, question: Message) -> str | None:
+        """Count questions that this site could not answer.
+
+        Whether a number of this site is beyond a bound that the server chose says something about the site alone.
+        """
+        self.ledger.note(training, FAILED, digest_of(_content(question)), 0)
+        return None
+
+    def _digest(self, question: Message, host: Host, i: int) -> str:
+        """Of a masked answer: the same part, under other masks after a restart, tells nothing new."""
+        content = digest_of(_content(question))
+        self._contents[hashlib.sha256(encode(question)).hexdigest()] = content
+        return digest_of(content.encode() + host.secured[i].sent)
+
+    def _unheard_of(self, question: Message, message: Message, answer: bytes, i: int, *, held_out: bool) -> str | None:
+        """Why an answer does not leave, if it is one more than was agreed to; if it leaves, that is written down."""
+        if self.agreement is None or self.terms is None or message.kind in (*SILENT, "shares"):
+            return None
+        assert self.resident is not None
         training, digest = self.training or "", digest_of(answer)
-        if message.kind == "masked":  # the same question under other masks, after a restart, tells nothing new
-            digest = digest_of(_content(question))
-            self._contents[hashlib.sha256(encode(question)).hexdigest()] = digest
-        if message.kind == "shares":
-            return self._one_list(training, question, held_out=held_out)
+        if message.kind == "masked":
+            digest = self._digest(question, self.resident.host, i)
         name = what_leaves(question) if question.round < 0 else f"{what_leaves(question)} {question.round}"
         entry = f"{name}, rows held out" if held_out else name
         known, most = self.ledger.known(training, entry), self.terms.most(question)

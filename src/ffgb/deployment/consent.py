@@ -31,6 +31,12 @@ WORDS: Mapping[str, str] = {
     "question SlopesOf": "how the sum of all errors changes along a step",
     "question GradientOrders": "how large prediction errors are, to a factor of 2",
     "question HistogramsOf": "sums of prediction errors over the rows in each interval of a column",
+    "question NodeRows": "how many rows lie in each interval of a column, in parts of the data",
+    "question MergedHistograms": "sums of prediction errors over the rows in wider intervals of a column",
+    "question CellSums": "sums of prediction errors over the rows in each interval of a column, and how many rows lie "
+    "in each pair of intervals of two columns",
+    "question SlopesAlong": "how the sum of all errors changes along a step",
+    "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
     "report": "sums of error and score",
     "increment": "a model that was fitted to the rows of this site alone",
 }

@@ -6,10 +6,12 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from ffgb.deployment.keys import der, fingerprint, own_public, private, site_key, write_new
+from ffgb.deployment.once import Once
 from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError
 from ffgb.files import atomic_write
@@ -17,7 +19,7 @@ from ffgb.privacy.ciphers import KEY, check_signature, derived, signed
 from ffgb.privacy.identity import Identity, Participant
 from ffgb.protocol.codec import shown
 
-SECRET, PARTICIPANTS, SCORES = "secret", "participants.json", "scores.json"
+SECRET, PARTICIPANTS, SCORES, MASKS = "secret", "participants.json", "scores.json", "masks"
 
 
 @final
@@ -65,6 +67,11 @@ class SiteIdentity(Identity):
             raise FFGBError(f"the list of participants does not have {self.name} with its own key")
         if policy.least_sites > N:
             raise FFGBError(f"{N} sites take part, and the policy of {self.name} wants at least {policy.least_sites}")
+        if threshold and not policy.missing_sites:
+            raise FFGBError(
+                f"a total is to come out with {threshold} of {N} sites, and the policy of {self.name} wants all in it "
+                "(missing_sites is false)"
+            )
         needed = N // 2 + 1 if policy.honest_server else 2 * N // 3 + 1
         if threshold and threshold < needed:
             raise FFGBError(
@@ -118,6 +125,13 @@ class SiteIdentity(Identity):
 
     def reopens(self) -> bool:
         return self.policy.reopen
+
+    @cached_property
+    def _once(self) -> Once:
+        return Once(self.folder / MASKS)
+
+    def once(self, name: bytes, said: bytes) -> bool:
+        return self._once(name, said)
 
     def keep_scores(self, scores: Mapping[str, Any]) -> None:
         """Write down how good the model is at this site's own rows: no one else is told."""

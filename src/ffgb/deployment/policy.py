@@ -3,6 +3,7 @@
 # policy.toml
 secure = true                  # answer under masks alone
 least_sites = 3                # participants of a total
+missing_sites = false          # every site is in every total
 honest_server = false          # a server may lie: more than two thirds of the sites must answer a question
 least_rows = 10                # rows of this site
 least_class = 1                # rows of each class here
@@ -36,6 +37,8 @@ class Policy:
     secure: bool = True
     """It answers under masks alone."""
     least_sites: int = 3
+    missing_sites: bool = False
+    """A total may come out without some sites; otherwise all must answer."""
     honest_server: bool = False
     """The server is trusted to follow the protocol: then more than half of the sites must answer, not two thirds."""
     least_rows: int = 10
@@ -95,11 +98,14 @@ class Policy:
             else "Sums may leave this site without masks: the server then sees the sums of this site alone, and can "
             "compute rows from them."
         )
-        server = (
-            "The server is trusted to follow the protocol."
-            if self.honest_server
-            else "The server is not trusted: if sites may be missing in a total, more than two thirds must be in it."
-        )
+        server = "Every site must be in every total."
+        if self.missing_sites:
+            server = (
+                "Sites may be missing in a total.  The server is trusted to follow the protocol: more than half of the "
+                "sites must be in it."
+                if self.honest_server
+                else "Sites may be missing in a total.  The server is not trusted: more than two thirds must be in it."
+            )
         who = (
             f"The other participants may only be {', '.join(sorted(self.participants))}, with the keys in the policy."
             if self.participants

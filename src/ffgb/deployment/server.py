@@ -155,22 +155,14 @@ def federate(
     hellos: dict[str, Met] = {name: said for name, (_, said) in found.items()}
     resume = (out / "config.json").exists()
     config, training = _configuration(task, out), _training_of(out) or secrets.token_hex(8)
-    secure = config.secure != "off"
-    if secure:
-        known = _registered(hellos, keys_of_sites)
-        schema = _begun(out) or _surveyed(
-            _survey_engine(grid, nodes, config.seed, service.deadline, training=training, keys=keys),
-            *(hellos, known, service.minimum, task, say),
-        )
-    else:
-        known = None
-        schema = _told(hellos, service.minimum, task)
+    asked = _Asked(grid, nodes, service, training, keys)
+    schema, known = _agreed(asked, hellos, config, task, out, keys_of_sites, say)
+    if known is None:
         for name, rows in zip(schema.names, schema.rows, strict=True):
             board.site(name, rows=rows)
     if resume:
         _must_be(out, schema, hellos)
-        for line in (out / "metrics.jsonl").read_text().splitlines() if (out / "metrics.jsonl").exists() else ():
-            board.measured(json.loads(line))
+        _show_rounds(out, board)
 
     def on_site(name: str, why: str) -> None:
         board.away(name, why) if why else board.back(name)
@@ -205,6 +197,54 @@ def federate(
         on_round=after,
         should_stop=stop,
     )
+
+
+@final
+@dataclass(frozen=True)
+class _Asked:
+    """The sites of a training, before they have agreed on anything."""
+
+    grid: Counted
+    nodes: Mapping[str, int]
+    service: Service
+    training: str
+    keys: Callable[[], Mapping[int, str] | None]
+
+    def engine(self, seed: int) -> FlowerEngine:
+        engine = FlowerEngine(
+            *(self.grid, self.nodes, dict(enumerate(sorted(self.nodes))), self.service.deadline),
+            seed=seed,
+            met=met,
+            training=self.training,
+            keys=self.keys,
+        )
+        engine.common["survey"] = True
+        return engine
+
+
+def _agreed(
+    asked: _Asked,
+    hellos: Mapping[str, Met],
+    config: Config,
+    task: Task,
+    out: Path,
+    keys_of_sites: Callable[[], Mapping[str, bytes]],
+    say: Callable[[str], None],
+) -> tuple[Schema, dict[str, str] | None]:
+    """What all sites agree on, by sums under masks or in the open; under masks also the keys that they go by."""
+    if config.secure == "off":
+        return _told(hellos, asked.service.minimum, task), None
+    known = _registered(hellos, keys_of_sites)
+    if (begun := _begun(out)) is not None:
+        return begun, known
+    return _surveyed(asked.engine(config.seed), hellos, known, asked.service.minimum, task, say), known
+
+
+def _show_rounds(out: Path, board: ServerBoard) -> None:
+    """The rounds of a run that goes on are on the page again."""
+    file = out / "metrics.jsonl"
+    for line in file.read_text().splitlines() if file.exists() else ():
+        board.measured(json.loads(line))
 
 
 def _configuration(task: Task, out: Path) -> Config:
@@ -305,13 +345,6 @@ def _surveyed(
     described, counts = survey(ask, sites, labelled, _fewest(task)["least"])
     schema = Schema.of(described, task.target, task.task, **_fewest(task))
     return schema.with_counts(counts)
-
-
-def _survey_engine(grid: Counted, nodes: Mapping[str, int], seed: int, deadline: float, **more: Any) -> FlowerEngine:
-    """The engine for sites that have not agreed on anything yet."""
-    engine = FlowerEngine(grid, nodes, dict(enumerate(sorted(nodes))), deadline, seed=seed, met=met, **more)
-    engine.common["survey"] = True
-    return engine
 
 
 def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Columns]:

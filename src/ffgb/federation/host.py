@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,11 @@ class Host:
             return as_integers(answer.values)
         if answer.kind != "part" or not isinstance(sending, Asked):
             raise FFGBError("increments are no sums, and have no masks")
+        if sending.weighting.level < math.inf:
+            raise FFGBError(
+                "the server limits the weight of large clients, and under masks it may not: the difference of two such "
+                "totals is the part of the largest client"
+            )
         points, share = self.clients[i].points, sending.weighting.part(self.clients[i].points.weight)
         try:
             check_own(sending.question, answer.tensors, len(points), share)

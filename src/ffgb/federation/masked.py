@@ -481,6 +481,11 @@ class MaskedRound(RoundAsk):
             answers |= self.conversation.ask(self.state, sending, silent)
         return answers
 
+    def scores(self) -> tuple[Scores | None, Scores | None]:
+        """How good f^t is, at the rows to train with and at those held out."""
+        found, others, _ = self._total(Report(self.state.t), [*self.present, *self.masked.tests], 1024)
+        return self.masked.scores(found, others, self.state.job.loss)
+
     def deliver(self, state: State, sending: Sending) -> Delivered:
         self.state = state
         found, others, _ = self._total(sending, [*self.present, *self.masked.tests], 1024)

@@ -166,7 +166,8 @@ class Server:
             )
         begins = None if f0 is None else Beginning.of(f0)
         space = algorithm.space(family)
-        job = Job(algorithm, space, loss, target, self.seed, at_clients, begins, precision=self.precision)
+        trained = algorithm.trains(loss)
+        job = Job(algorithm, space, trained, target, self.seed, at_clients, begins, precision=self.precision)
         setup, everyone = Setup(job), self.clients.everyone
         ready = self.conversation.exchange(setup, [*everyone, *self.clients.tests], job)
         costs = ask.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
@@ -225,8 +226,32 @@ class Server:
             return totals_round(InARound(self.conversation, state, S, self.aggregate), stop=stop)
         return increments_round(self.conversation, state, S, self.aggregate)
 
+    def settle(self, state: State, metrics: Sequence[Mapping[str, Any]]) -> tuple[State, dict[str, Any]] | None:
+        """Everyone has the result in place of f, and says how good it is; None if f is the result."""
+        chosen = state.job.algorithm.chosen(state.f, metrics)
+        if chosen is None:
+            return None
+        algorithm, f = chosen
+        loss, job = state.job.algorithm.tasked(state.job.loss), state.job
+        settled = Job(
+            algorithm,
+            f.family,
+            loss,
+            job.target,
+            job.seed,
+            None,
+            Beginning.of(f),
+            state.t + 1,
+            precision=self.precision,
+        )
+        return self.report(self.go_on(state, settled))
+
     def report(self, state: State) -> tuple[State, dict[str, Any]]:
         """Loss and score of f^t, as everyone sees it."""
+        if self.masked is not None:
+            ask = MaskedRound(self.masked, state, self.clients.everyone)
+            scores = ask.scores()
+            return ask.state, self._metrics(ask.state, (), *scores)
         question, everyone = Report(state.t), self.clients.everyone
         reports = self.conversation.ask(state, question, [*everyone, *self.clients.tests])
         came = [i for i in everyone if i in reports]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,14 +32,13 @@ LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BoostedTrees(OpenFamily):
     """Trees of so many leaves at most."""
 
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant",
+        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100,
     }  # fmt: skip
 
     features: Bins
@@ -49,7 +48,7 @@ class BoostedTrees(OpenFamily):
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
-        return cls(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
+        return BoostedTrees(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
 
     @property
     def layout(self) -> Layout:
@@ -137,11 +136,18 @@ def rounded(values: Array) -> Array:
 
 def least_rows(config: Values) -> int:
     """The rows that a bin and a leaf have at least, all clients together."""
-    return max(int(config.leaf_rows), int(getattr(config, "least", None) or LEAST))
+    return max(int(config.leaf_rows), least_in_total(config))
+
+
+def least_in_total(config: Values) -> int:
+    """The rows that anything that is summed has at least, all clients together."""
+    return int(getattr(config, "least", None) or LEAST)
 
 
 SETTINGS = (
-    Setting("bins", "whole", "Bins of a column, at most (trees).", LEARNER, 100, least=2, most=255),
+    Setting(
+        "bins", "whole", "Bins of a column, at most (trees, additive).", LEARNER, unset="by learner", least=2, most=255
+    ),
     Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
     Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
     Setting("leaf_rows", "whole", "Rows of a leaf, all clients together, at least (trees).", LEARNER, 20, least=1),

@@ -71,3 +71,8 @@ LEARNERS = (*CLOSED, *FAMILIES)
 def family_for(name: str, needs: str) -> Any:
     """The class of a learner that has a capability (core/capabilities.py); None if no class of this name has it."""
     return next((kind for kind in FAMILIES[name] if hasattr(kind, needs)), None)
+
+
+def trains(name: str, family: str) -> bool:
+    """Are models of a learner in the family of another one?"""
+    return any(getattr(kind, "trains", None) == family for kind in FAMILIES.get(name, []))

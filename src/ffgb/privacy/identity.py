@@ -39,6 +39,10 @@ class Identity(ABC):
         """Has its owner agreed to give away the masks of one question, if its total is impossible?"""
 
     @abstractmethod
+    def once(self, name: bytes, said: bytes) -> bool:
+        """Has nothing else been said of `name` before, by any process that is this client?  From now on this has."""
+
+    @abstractmethod
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         """Raise an FFGBError unless a participant has signed these words."""
 
@@ -61,6 +65,9 @@ class Simulated(Identity):
 
     def reopens(self) -> bool:
         return True
+
+    def once(self, name: bytes, said: bytes) -> bool:
+        return True  # within a process `Secured` remembers it itself
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         pass

@@ -31,6 +31,11 @@ COMPLETE = 100
 """Sites up to which every two of them have a mask; beyond, each has one with so many others that it is never alone."""
 
 
+EACH_SIDE = 20
+"""Neighbours on each side of a site, besides log₂ N, in a large roster: were half of all sites, by chance, to help the
+server, the others would still be connected but for a chance of 2⁻⁴¹ (docs/method.md)."""
+
+
 @final
 @dataclass(frozen=True)
 class Roster:
@@ -73,7 +78,7 @@ class Roster:
     def neighbours(self, name: str) -> list[str]:
         """With whom a site has masks: all others, or in a large roster the nearest on a circle that no one chooses."""
         circle, N = self._circle, len(self.names)
-        each_side = N // 2 if N <= COMPLETE else 2 * math.ceil(math.log2(N))
+        each_side = N // 2 if N <= COMPLETE else EACH_SIDE + math.ceil(math.log2(N))
         at = circle.index(name)
         found = {circle[(at + sign * k) % N] for k in range(1, each_side + 1) for sign in (1, -1)} - {name}
         return [other for other in self.names if other in found]
@@ -105,7 +110,8 @@ def check_threshold(t: int, N: int) -> None:
 class Masks:
     """One site's masks in a run."""
 
-    def __init__(self, name: str, key: bytes, roster: Roster) -> None:
+    def __init__(self, name: str, key: bytes, roster: Roster, marker: bytes = b"") -> None:
+        """With `marker`, 32 secret bytes of the site, a part is known again by its tag in all runs."""
         if name not in roster.names or roster.key_of(name) != public_of(key):
             raise FFGBError("the list of sites that the server sent does not have this site with its own key")
         self.name, self.roster = name, roster
@@ -115,7 +121,7 @@ class Masks:
         }
         self.used: dict[bytes, bytes] = {}
         """The content that has left under the mask of each question: a hash of the question, and a tag of the part."""
-        self._marker = derived(key, b"ffgb content" + roster.digest)
+        self._marker = marker or derived(key, b"ffgb content" + roster.digest)
 
     def box_key(self, other: str, sender: str, number: int) -> bytes:
         """The key of a box that one of two sites sends the other."""

@@ -57,6 +57,9 @@ class Secured:
         self._introductions: dict[str, Introduce] = {}
         self._runs: dict[str, _Run] = {}
         self._past: dict[str, Mapping[str, Any]] = {}
+        self._marker = identity.secret(b"ffgb parts")
+        self.sent = b""
+        """A tag of the part that was masked last: of another part, in any run, it is another."""
 
     @property
     def hides(self) -> bool:
@@ -128,7 +131,7 @@ class Secured:
             self.identity.verify(Participant(name, bytes.fromhex(registered)), bytes.fromhex(signature), words)
         roster = Roster(run, group.names, keys, group.threshold)
         if roll.run not in self._runs:
-            masks = Masks(group.names[group.place(self.client)], secret, roster)
+            masks = Masks(group.names[group.place(self.client)], secret, roster, self._marker)
             self._runs[roll.run] = _Run(masks, Tolerance(secret, masks) if group.threshold else None)
             self._recall(self._runs[roll.run])
         elif self._runs[roll.run].masks.roster.digest != roster.digest:
@@ -142,6 +145,7 @@ class Secured:
         _, group, _ = self._group(self._introductions[unmask.run])
         label, mine = tolerance.masks.label(bytes.fromhex(unmask.question)), unmask.boxes[group.place(self.client)]
         found = tolerance.shares(unmask.number, label, unmask.arrived, mine)
+        self._once(tolerance.roster, f"list {unmask.number}".encode(), repr(sorted(unmask.arrived)).encode())
         return Message("shares", client=self.client, tensors={"shares": found})
 
     def _reopen(self, run: _Run, reopen: Reopen) -> Message:
@@ -155,6 +159,7 @@ class Secured:
             raise FFGBError("its owner has not agreed to reopen masks (reopen, in the policy of the site)")
         if label not in run.masks.used or (run.reopened or label) != label:
             raise FFGBError("the server wants to reopen a question that was not answered, or a second one")
+        self._once(run.masks.roster, b"reopened", label)
         run.reopened = label
         roster, neighbours = run.masks.roster, set(run.masks.roster.neighbours(run.masks.name))
         seeds = np.zeros((len(roster.names), KEY), np.uint8)
@@ -179,11 +184,22 @@ class Secured:
                 f"the server wants a total over {left} of {len(group.names)} participants, and this client has agreed "
                 f"to no fewer than {group.threshold or len(group.names)}, and only to those that it is in"
             )
-        own = None
+        own, label, roster = None, run.masks.label(question), run.masks.roster
         if run.tolerance is not None:
-            own = run.tolerance.own_mask(masking.number, run.masks.label(question))
+            own = run.tolerance.own_mask(masking.number, label, [roster.names.index(name) for name in without])
+            self._once(roster, f"number {masking.number}".encode(), label)
         tensors = run.masks.masked(part, sums, question, masking.number, own, without)
+        self._once(roster, b"part" + label, run.masks.used[label])
+        self.sent = run.masks.used[label]
         return Message("masked", round, self.client, tensors=tensors)
+
+    def _once(self, roster: Roster, name: bytes, said: bytes) -> None:
+        """Raise an FFGBError if this client has said something else before, in this process or another."""
+        if not self.identity.once(b"ffgb " + roster.digest + name, said):
+            raise FFGBError(
+                "a question came again after this site had answered it in another way, before it restarted or in "
+                "another training; its masks are not used twice"
+            )
 
     # Another process that goes on as this client
 
@@ -191,11 +207,14 @@ class Secured:
         """What has left the client under which mask, and whose parts it was told had arrived."""
         runs = {}
         for run in self._runs.values():
-            labels, said = ({}, {}) if run.tolerance is None else (run.tolerance.labels, run.tolerance.said)
+            labels, said, without = ({}, {}, {})
+            if run.tolerance is not None:
+                labels, said, without = run.tolerance.labels, run.tolerance.said, run.tolerance.without
             runs[run.masks.roster.digest.hex()] = {
                 "used": {label.hex(): content.hex() for label, content in run.masks.used.items()},
                 "labels": {str(number): label.hex() for number, label in labels.items()},
                 "said": {str(number): list(came) for number, came in said.items()},
+                "without": {str(number): list(places) for number, places in without.items()},
                 "reopened": None if run.reopened is None else run.reopened.hex(),
             }
         return Message("masks", client=self.client, values={"runs": {**self._past, **runs}})
@@ -215,3 +234,4 @@ class Secured:
         if run.tolerance is not None:
             run.tolerance.labels.update({int(n): bytes.fromhex(label) for n, label in past["labels"].items()})
             run.tolerance.said.update({int(n): tuple(came) for n, came in past["said"].items()})
+            run.tolerance.without.update({int(n): tuple(places) for n, places in past["without"].items()})

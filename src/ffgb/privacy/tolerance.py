@@ -22,7 +22,7 @@ has a mask with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import final
@@ -64,6 +64,8 @@ class Tolerance:
         """The question of each number that this site has answered."""
         self.said: dict[int, tuple[int, ...]] = {}
         """Whose parts had arrived, as this site was told, by number."""
+        self.without: dict[int, tuple[int, ...]] = {}
+        """With whom this site has no mask in the question of a number."""
 
     def _secrets(self, number: int) -> tuple[bytes, bytes]:
         """The key of this site's own mask, and the key to its seeds."""
@@ -95,16 +97,22 @@ class Tolerance:
             found["marks"][k] = np.stack([np.frombuffer(mark(secret), np.uint8) for secret in (own, key)])
         return found
 
-    def own_mask(self, number: int, label: bytes) -> bytes:
-        """The key of this site's own mask for a question; one number serves for one question."""
+    def own_mask(self, number: int, label: bytes, without: Collection[int] = ()) -> bytes:
+        """The key of this site's own mask for a question; one number serves for one question.
+
+        There are no masks with those that the question does `without`.
+        """
         if self.labels.setdefault(number, label) != label:
             raise FFGBError("the server gives two questions the same number; the second is not answered")
+        self.without.setdefault(number, tuple(sorted(without)))
         return self._secrets(number)[0]
 
     def shares(self, number: int, label: bytes, arrived: Sequence[int], boxes: Array) -> Array:
         """This site's share of a secret of each site: of its own mask if its part has arrived, else of its seeds.
 
-        Of a site whose box cannot be opened it is `NONE`: one site that shares badly does not silence the others.
+        Of a site whose box cannot be opened it is `NONE`: one site that shares badly does not silence the others.  So
+        it is of those that the question does without.  They count neither as arrived nor as missing: otherwise a
+        total over fewer than t would come out.
         """
         N, came = len(self.roster.names), tuple(sorted(arrived))
         if self.labels.get(number) != label or self._me not in came:
@@ -114,10 +122,15 @@ class Tolerance:
                 f"the server wants to unmask a total over {len(came)} sites, and this site has agreed to no fewer than "
                 f"{self.roster.threshold}"
             )
+        without = self.without.get(number, ())
+        if set(without) & set(came):
+            raise FFGBError("the server says that parts have arrived of sites that the question does without")
         if self.said.setdefault(number, came) != came:
             raise FFGBError("the server says in two ways whose parts have arrived; a site says its shares only once")
         found = np.full((N, KEY), NONE, np.uint8)
         for i, name in enumerate(self.roster.names):
+            if i in without:
+                continue
             if i == self._me:
                 own = self._secrets(number)[0]
                 share = split(own, self.roster.threshold, N, self._seed, b"own" + number.to_bytes(8, "big"))[i]

@@ -26,12 +26,17 @@ import ffgb.features
 import ffgb.learners
 from ffgb.algorithms import Algorithm, Length
 from ffgb.algorithms.fedboost import Predictions
+from ffgb.core.folds import Folds
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import Units
 from ffgb.core.losses import Loss
 from ffgb.core.maps import FeatureMap
 from ffgb.core.questions import Question
+from ffgb.core.regression.design import Design, DesignColumn, Variable
+from ffgb.core.regression.families import GLMFamily
+from ffgb.core.regression.sums import RowModel
+from ffgb.core.regression.survival import Survival
 from ffgb.core.schedules import Schedule
 from ffgb.core.splits import Splits
 from ffgb.core.statistics import Moments
@@ -46,9 +51,12 @@ from ffgb.protocol.job import Beginning, Job, Target
 from ffgb.protocol.migrate import migrated
 from ffgb.user_code import label_of, named_class
 
-BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question)
+BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question, GLMFamily)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
-PARTS = (Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Job, Beginning, Target)
+PARTS = (
+    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds),
+    *(Job, Beginning, Target, Design, DesignColumn, Variable, RowModel, Survival),
+)
 """And these, which they are made of."""
 
 

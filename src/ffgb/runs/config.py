@@ -29,7 +29,7 @@ from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.errors import FFGBError, SettingError, command, option
-from ffgb.learners.catalogue import LEARNERS
+from ffgb.learners.catalogue import FAMILIES, LEARNERS
 from ffgb.runs.resolve import algorithm_class, resolved
 from ffgb.runs.starting import SETTINGS as STARTING
 from ffgb.runs.starting import starting_file, starting_model
@@ -138,7 +138,12 @@ class _Config:
     def exchanges(self: Any) -> int:
         """Rounds of communication: all T of them are one in FFGB.L's one-round form."""
         assert self.rounds is not None  # resolved
-        return 1 if self.one_round else self.phases * int(self.rounds)
+        return 1 if self.one_round else self.phases * int(self.rounds) + self.closing
+
+    @property
+    def closing(self: Any) -> int:
+        """Exchanges after the last round that settle what the result is."""
+        return max((int(getattr(kind, "closing", 0)) for kind in FAMILIES.get(self.learner, ())), default=0)
 
     @property
     def phases(self: Any) -> int:

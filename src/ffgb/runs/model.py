@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
+from ffgb.core.judgement import scores_of
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
@@ -79,7 +80,7 @@ class Model:
         return values[:, 0] if values.shape[1] == 1 else values
 
     def score(self, x: Array, y: Array, weights: Array | None = None) -> dict[str, float]:
-        """Loss and accuracy (y as class indices), for two classes the AUC too; or loss and RMSE in its unit.
+        """Loss, accuracy (y as class indices) and what core/judgement.py adds; or loss and RMSE in the target's unit.
 
         With weights, (n,), each is a weighted mean over the rows.
         """
@@ -90,7 +91,7 @@ class Model:
             p = self.job.loss.probability(f)
             right = p.argmax(axis=1) == y
             score = {"loss": _mean(self.job.loss.value(f, y), weights), "accuracy": _mean(right, weights)}
-            return score | ({"auc": auc(p[:, 1], y, weights)} if len(self.classes) == 2 else {})
+            return score | scores_of(p, y, weights)
         target = self.job.target
         scaled = y if target is None else target.encode(y)
         values = self.job.predicted(f)
@@ -156,7 +157,7 @@ class Model:
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
-        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz"):
+        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz", ".sql"):
             raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
         try:
             return Model.from_bytes(file.read_bytes())
@@ -166,16 +167,3 @@ class Model:
 
 def _mean(values: Array, weights: Array | None) -> float:
     return float(values.mean() if weights is None else np.average(values, weights=weights))
-
-
-def auc(score: Array, y: Array, weights: Array | None = None) -> float:
-    """The chance that a row of class 1 scores above a row of class 0, ties counted half; ½ if a class is missing.
-
-    With weights, rows are drawn in proportion to them.
-    """
-    mass = np.ones(len(y)) if weights is None else weights
-    values, place = np.unique(score, return_inverse=True)
-    ones, zeros = (np.bincount(place, mass * one, len(values)) for one in (y == 1, y != 1))
-    pairs = float(ones.sum() * zeros.sum())
-    below = np.cumsum(zeros) - zeros / 2
-    return float(ones @ below) / pairs if pairs > 0 else 0.5

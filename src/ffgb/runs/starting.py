@@ -15,7 +15,7 @@ from ffgb.core.losses import Loss
 from ffgb.data import Dataset
 from ffgb.errors import FFGBError, option
 from ffgb.learners.adapter import Adapter
-from ffgb.learners.catalogue import CLOSED
+from ffgb.learners.catalogue import CLOSED, trains
 from ffgb.learners.linear import Linear
 from ffgb.runs.model import Model
 from ffgb.settings import RUN, Setting, Values
@@ -54,6 +54,7 @@ def learner_of(config: Values, model: Model, default: Values) -> str:
     else:
         own = getattr(family, "module", "")
         known = own if ":" in own else type(family).name
+        known = config.learner if trains(config.learner, known) else known
     # code of a user's own is imported only if the user names it: a model file may be anyone's
     if config.learner not in (known, default.learner) or (":" in known and config.learner != known):
         raise FFGBError(f"{config.start} is a model of {option('learner', known)}; training goes on with that learner")

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from ffgb import report
 from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb_shared import spent
 from ffgb.core.functions import Family, Function
+from ffgb.core.judgement import scores_of
 from ffgb.core.losses import Loss
 from ffgb.core.types import Array
 from ffgb.data import Dataset
@@ -47,7 +50,9 @@ from ffgb.runs.starting import starting_model
 
 log = logging.getLogger(__name__)
 
-OF_ONE_ROUND = ("seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
+SETTLED = "settled"
+"""In the line of the exchange that has settled what the result is."""
+OF_ONE_ROUND = (SETTLED, "seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
 """What a line of the metrics says that a summary of the last line should not."""
 
 
@@ -158,6 +163,8 @@ class _Training:
         self.metrics: list[dict[str, Any]] = []
         self.before, self.setup = 0.0, 0.0
         """Seconds that earlier sittings took, and those of the set-up."""
+        self.carried: dict[str, float] = {}
+        """Bytes that earlier sittings carried."""
         self.parts: list[Array] | None = None
         """Who holds which rows, if they are here."""
         self.costs = Costs()
@@ -219,6 +226,7 @@ class _Training:
         if saved is not None:
             state, self.metrics, self.before = saved
             self.setup = self.metrics[0]["setup_seconds"]
+            self.carried = {n: value for n, value in self.metrics[-1].items() if n.startswith("wire_")}
         else:
             if elsewhere is not None:
                 self._create()  # what sites elsewhere have answered once they need not answer again
@@ -256,8 +264,22 @@ class _Training:
 
     @property
     def over(self) -> bool:
-        """There is nothing left to learn but noise, and that ends it."""
-        return bool(self.config.stop and self.metrics and spent(self.metrics[-1]))
+        """The result is settled, or there is nothing left to learn but noise, and that ends it."""
+        if not self.metrics:
+            return False
+        return SETTLED in self.metrics[-1] or bool(self.config.stop and spent(self.metrics[-1]))
+
+    def _keep(self, state: State, measured: Mapping[str, Any]) -> None:
+        """Write a round down."""
+        line = {**measured, "setup_seconds": self.setup}
+        for name, total in self.engine.wire().items():
+            line[name] = self.carried.get(name, 0.0) + total / self.server.N
+        self.metrics.append(line)
+        self._create()
+        if self.run is not None:
+            self.run.save(state, self.metrics, self.seconds)
+            self.run.forget_totals()
+        self.told.round(line)
 
     @property
     def seconds(self) -> float:
@@ -265,20 +287,11 @@ class _Training:
 
     def rounds(self, state: State, enough: Callable[[], bool]) -> State:
         """The rounds that are left, each written down when it is over."""
-        last = self.metrics[-1] if self.metrics else {}
-        carried = {name: value for name, value in last.items() if name.startswith("wire_")}
         if self.told.should_stop():
             return state
-        for after, measured in rounds_of(self.server, state, self.config):
-            state, line = after, measured | {"setup_seconds": self.setup}
-            wire = self.engine.wire().items()
-            line |= {name: carried.get(name, 0.0) + total / self.server.N for name, total in wire}
-            self.metrics.append(line)
-            self._create()
-            if self.run is not None:
-                self.run.save(state, self.metrics, self.seconds)
-                self.run.forget_totals()
-            self.told.round(line)
+        for after, measured in rounds_of(self.server, state, self.config, self.metrics):
+            state = after
+            self._keep(state, measured)
             if state.t % self.config.phases == 0 and not self.config.one_round and enough():
                 self._end_here(state)
                 break
@@ -295,12 +308,17 @@ class _Training:
     def end(self, state: State, elsewhere: Elsewhere | None) -> Result:
         """The model, and what is written when a training ends."""
         # What is returned is what is saved: an ensemble in one block, parameters as they travel.
-        job = dataclasses.replace(state.job, family=state.result.family)  # of parameter space, the model alone
+        f, loss = state.result, state.job.loss
+        chosen = state.job.algorithm.chosen(state.f, self.metrics)
+        if chosen is not None:  # training was stopped before its end
+            f, loss = chosen[1], state.job.algorithm.tasked(loss)
+        job = dataclasses.replace(state.job, family=f.family, loss=loss)  # of parameter space, the model alone
         dataset = self.dataset
-        data = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
+        data = Model(job, f, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
         summary = _summary(self.config, self.metrics, self.seconds)
         finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
         if finished:
+            summary |= self._judged(model)
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:
             if self.server.heard:  # else it had ended before, and they were written then
@@ -311,6 +329,14 @@ class _Training:
             self.run.write_json("summary.json", summary)
             report.write([self.run.path], self.run.path / "report.html")
         return Result(self.run, model, self.metrics, summary, finished)
+
+    def _judged(self, model: Model) -> dict[str, float]:
+        """How good probabilities are at the rows held out, if these are here."""
+        x, y, weights = self.dataset.x_test, self.dataset.y_test, self.dataset.weights_test
+        if self.parts is None or not self.dataset.classes or not len(y):
+            return {}
+        p = model.predict_proba(x) if len(self.dataset.classes) == 2 else np.eye(len(self.dataset.classes))[y]
+        return {f"test_{name}": value for name, value in scores_of(p, y, weights).items()}
 
 
 def _warn_uncovered(metrics: Sequence[Mapping[str, Any]]) -> None:
@@ -343,10 +369,28 @@ def _engine(
     return simulation(json.dumps(config.to_json()), len(holdings), workers)
 
 
-def rounds_of(server: Server, state: State, config: Config) -> Iterator[tuple[State, dict[str, Any]]]:
+def rounds_of(
+    server: Server, state: State, config: Config, before: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[tuple[State, dict[str, Any]]]:
+    """The rounds that are left after those before, and their metrics.
+
+    The last is an exchange that settles what the result is, if that is only a part of f.
+    """
     if config.distill == "rounds":
-        return distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
-    return server.rounds(state, config.exchanges, stop=bool(config.stop))
+        yield from distilled_rounds(server, state, config.exchanges, make_student(config), config.distill_rounds)
+        return
+    metrics, algorithm = list(before), state.job.algorithm
+    if not (config.stop and metrics and algorithm.over(metrics)):
+        for after, line in server.rounds(state, config.exchanges - config.closing, stop=bool(config.stop)):
+            state = after
+            metrics.append(line)
+            yield state, line
+            if config.stop and algorithm.over(metrics):
+                break
+    began = time.perf_counter()
+    if (found := server.settle(state, metrics)) is not None:
+        state, line = found
+        yield state, line | {SETTLED: 1.0, "seconds": time.perf_counter() - began}
 
 
 def federate(

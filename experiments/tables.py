@@ -1,0 +1,190 @@
+"""A suite of public tables: ours, central libraries on the pooled rows, each site alone, and other federated methods.
+
+    python experiments/tables.py list
+    python experiments/tables.py run linear sklearn lightgbm-es ffgb-trees --tables heart adult --seed 0 --rows 20000
+    python experiments/tables.py summary --ours ffgb-trees
+
+A result is a line of `tables/METHOD.jsonl`.  A result that is there is not computed again, so a run that was stopped
+goes on; `--again` computes it anew.  A table is skipped, with the reason, if its package (`tables/packages.txt`) is not
+installed, or if FFGB_DATA lacks its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from table_central import BAGGED, CENTRAL, alone, bagged
+from table_list import TABLES, Entry, UnavailableError
+from table_ours import ours
+from table_rows import Rows, rows_of
+from table_scores import scores
+from table_summary import summarise
+
+FOLDER = Path(__file__).parent / "tables"
+ROWS = 20_000
+"""A larger table is represented by so many of its rows, drawn by the seed."""
+
+OURS: dict[str, dict[str, str]] = {
+    **{f"ffgb-{learner}": {"learner": learner} for learner in ("features", "linear", "trees", "auto")},
+    "ffgb-fedavg": {"algorithm": "fedavg", "learner": "mlp"},
+}
+"""The settings that are not the defaults."""
+METHODS = (*CENTRAL, "alone", *BAGGED, *OURS)
+
+
+def measured(method: str, rows: Rows) -> dict[str, Any]:
+    """The scores of a method on a table's test rows, and what it cost."""
+    begins = time.perf_counter()
+    task, truth = rows.entry.task, rows.truth()
+    cost: dict[str, Any] = {}
+    if method in CENTRAL:
+        found = scores(task, CENTRAL[method](rows), truth)
+    elif method == "alone":
+        each = [(n, scores(task, predicted, truth)) for n, predicted in alone(rows)]
+        found = {name: _mean([(n, line.get(name)) for n, line in each]) for name in each[0][1]}
+    else:
+        if method in BAGGED:
+            rounds, scaled = BAGGED[method]
+            predicted, cost = bagged(rows, rounds, 0.1 / rows.sites if scaled else 0.1)
+        else:
+            predicted, cost = ours(rows, **OURS[method])
+        found = scores(task, predicted, truth)
+    return {**found, **cost, "seconds": round(time.perf_counter() - begins, 2)}
+
+
+def _mean(values: Sequence[tuple[int, float | None]]) -> float | None:
+    """A score of the sites' models, each weighted by its rows; none if a model has none."""
+    known = [(n, value) for n, value in values if value is not None]
+    return float(np.average([v for _, v in known], weights=[n for n, _ in known])) if known else None
+
+
+def results(folder: Path = FOLDER) -> dict[tuple[str, str, int, int], dict[str, Any]]:
+    """All results by method, table, seed and number of rows; a later line counts."""
+    found = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            result = json.loads(line)
+            found[result["method"], result["table"], result["seed"], result["most"]] = result
+    return found
+
+
+def _rounded(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in result.items()}
+
+
+def run(methods: Sequence[str], entries: Sequence[Entry], seed: int, most: int, folder: Path, again: bool) -> None:
+    folder.mkdir(exist_ok=True)
+    done = set() if again else set(results(folder))
+    for entry in entries:
+        missing = [m for m in methods if (m, entry.name, seed, most) not in done]
+        if not missing:
+            continue
+        try:
+            rows = rows_of(entry, seed, most)
+        except UnavailableError as error:
+            print(f"{entry.name}: skipped, {error}", flush=True)
+            continue
+        about = {
+            "task": entry.task,
+            "held_back": entry.held_back,
+            "rows": len(rows.y),
+            "rows_published": rows.rows_published,
+            "columns": rows.x.shape[1],
+            "sites": rows.sites,
+            "test_rows": int(rows.test.sum()),
+            "classes": len(rows.classes),
+        }
+        for method in missing:
+            try:
+                line = measured(method, rows)
+            except UnavailableError as error:
+                print(f"{entry.name} {method}: skipped, {error}", flush=True)
+                continue
+            except Exception as error:  # a method that fails on a table is a result, too
+                line = {"failed": f"{type(error).__name__}: {error}"[:300]}
+            result = {"method": method, "table": entry.name, "seed": seed, "most": most, **about, **line}
+            with (folder / f"{method}.jsonl").open("a") as file:
+                file.write(json.dumps(_rounded(result)) + "\n")
+            print(
+                entry.name,
+                method,
+                {k: v for k, v in _rounded(line).items() if k not in ("base_rate", "r2")},
+                flush=True,
+            )
+
+
+def _listed() -> None:
+    for entry in TABLES:
+        try:
+            frame = entry.frame()
+        except UnavailableError as error:
+            print(f"{entry.name:20} skipped: {error}")
+            continue
+        text = sum(frame[name].dtype != np.float64 for name in frame.columns if name not in ("target", "site"))
+        mark = "held back" if entry.held_back else "tuned on"
+        shape = f"{len(frame):>7} x {frame.shape[1] - 1 - (entry.sites is not None):<4}"
+        print(f"{entry.name:20} {entry.task:11} {mark:10} {shape} {text:3} text  {entry.origin}")
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the tables, and which are held back")
+    running = commands.add_parser("run", help="compute what is missing")
+    running.add_argument("methods", nargs="+", choices=METHODS)
+    running.add_argument("--tables", nargs="*", help="only these; also: tuned, held, binary, classes, regression")
+    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--again", action="store_true", help="compute anew what is there")
+    telling = commands.add_parser("summary", help="the lines that decide, for tables to tune on and held back ones")
+    telling.add_argument("--ours", default="ffgb-trees", help="the method that is compared with all others")
+    telling.add_argument("--tables", nargs="*")
+    telling.add_argument("--each", action="store_true", help="a line for each table, too")
+    for each in (running, telling):
+        each.add_argument("--rows", type=int, default=ROWS)
+        each.add_argument("--folder", type=Path, default=FOLDER)
+    return parser.parse_args(words)
+
+
+def _chosen(words: Sequence[str] | None) -> list[Entry]:
+    kinds: dict[str, Callable[[Entry], bool]] = {
+        "held": lambda entry: entry.held_back,
+        "tuned": lambda entry: not entry.held_back,
+        **{task: (lambda entry, task=task: entry.task == task) for task in ("binary", "classes", "regression")},  # type: ignore[misc]
+    }
+    names = {entry.name for entry in TABLES}
+    for word in words or ():
+        if word not in names and word not in kinds:
+            raise SystemExit(f"there is no table {word!r}; see: python experiments/tables.py list")
+    return [
+        e for e in TABLES if not words or e.name in words or any(k in words and test(e) for k, test in kinds.items())
+    ]
+
+
+def main(words: Sequence[str]) -> None:
+    warnings.simplefilter("ignore")
+    chosen = _arguments(words)
+    if chosen.command == "list":
+        _listed()
+    elif chosen.command == "run":
+        with threadpool_limits(1):
+            run(chosen.methods, _chosen(chosen.tables), chosen.seed, chosen.rows, chosen.folder, chosen.again)
+    else:
+        names = {entry.name for entry in _chosen(chosen.tables)}
+        lines = [
+            r for (_, table, _, most), r in results(chosen.folder).items() if table in names and most == chosen.rows
+        ]
+        print(summarise(lines, chosen.ours, each=chosen.each))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,186 @@
+"""Additive models in L²(α), α all clients' points together: Newton's method on sums over all rows.
+
+A round asks for sums of gradients and Hessians by bin, and for the Hessians by pairs of bins.  From these the server
+computes the posterior mean of all columns' terms under smooth priors, whose scales have the largest evidence
+(core/additive.py).  What it adds to f is a sum of trees that split one column each (learners/additive.py).  The sums
+are whole numbers of a public unit: the model has the same bits over any split of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, cast, final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms.ffgb_shared import fit
+from ffgb.algorithms.trees_shared import TreesShared, units_of_round
+from ffgb.core.additive import Column, Prior, Sums, posterior
+from ffgb.core.cell_sums import CellSums
+from ffgb.core.folds import Folds
+from ffgb.core.functions import Family, Function
+from ffgb.core.geometry import Geometry
+from ffgb.core.histograms import Units
+from ffgb.core.losses import Loss
+from ffgb.core.losses.huber import Huber
+from ffgb.core.questions import Ask
+from ffgb.core.slopes_along import SlopesAlong, safe_length
+from ffgb.core.splits import Layout
+from ffgb.core.types import Array, Tensors
+from ffgb.errors import FFGBError, SettingError, option
+from ffgb.features.bins import Bins
+from ffgb.learners.additive import sum_of_terms, terms_of
+from ffgb.learners.boosted_trees import BoostedTrees, rounded
+from ffgb.settings import Values
+
+MOST_CELLS = 2500
+"""Of all columns together: what is asked for grows with the square."""
+LENGTHS = (0.0, *(2.0**-k for k in range(10)))
+"""Of a step that may go too far."""
+
+
+@final
+@dataclass(frozen=True)
+class AdditiveShared(Totals):
+    """A round is one Newton step for all columns' terms."""
+
+    in_geometry: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    start_values: tuple[float, ...] = ()
+    """f^0, a constant."""
+    rows: int = 0
+    """Of all clients, when they were counted."""
+    weighted: bool = False
+    """Some of them have weights."""
+    mu: float = 0.0
+
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        """With the settings of a run."""
+        if config.monotone:
+            raise SettingError("monotone", "is for trees; additive models have no monotone terms: leave it out")
+        return cls()
+
+    def eta(self, k: int, t: int) -> float:
+        return 1.0
+
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
+        """f^0 is the best constant, as for trees."""
+        known = cast(TreesShared, TreesShared().prepared(ask, family, loss, mean, scale))
+        layout = cast(BoostedTrees, family).layout
+        if (cells := int(layout.cells[layout.usable].sum())) > MOST_CELLS:
+            raise FFGBError(
+                f"{len(layout.usable)} columns have {cells} bins together, and an additive model takes up to "
+                f"{MOST_CELLS}; choose fewer {option('bins')}, or {option('learner', 'trees')}"
+            )
+        if known.weighted and isinstance(loss, Huber):
+            raise FFGBError(
+                f"additive models take no {option('loss', 'huber')} where rows have weights; use "
+                f"{option('loss', 'square')}"
+            )
+        return replace(self, start_values=known.start_values, rows=known.rows, weighted=known.weighted)
+
+    def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
+        return TreesShared(start_values=self.start_values).start(family, seed, begins)
+
+    def round(
+        self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
+    ) -> Step:
+        """Sums, posterior mean, step."""
+        family = cast(BoostedTrees, f.family)
+        columns = family.layout.usable.astype(np.int32)
+        outputs = np.arange(loss.outputs, dtype=np.int32)
+        found = newton_step(f, loss, ask, (self.rows, self.weighted), outputs, loss.outputs)
+        step, sums = found.step, found.sums
+        h = sum_of_terms(family, columns, step)
+        if not found.units.flat and not loss.classification:
+            # the curvature of these losses grows along a step, without a bound
+            largest = float(max(np.abs(step).max(initial=0.0), 2.0**-40)) * (1 + len(columns))
+            most = largest * float(np.abs(sums.gradient[:, 0]).sum() + np.sqrt(sums.rows * sums.square).sum() + 1.0)
+            slopes: Array = ask(SlopesAlong(LENGTHS, most, self.rows), h)
+            step = rounded(safe_length(LENGTHS, slopes) * step)
+            h = sum_of_terms(family, columns, step)
+        return Step(h, 1.0, 1.0, False, self._measured(step, sums, found.units))
+
+    def _measured(self, step: Array, sums: Sums, units: Units) -> Mapping[str, float | None]:
+        """γ in L²(α), where the curvature of all rows is 1: elsewhere the sums do not say how large a step is."""
+        if self.weighted or not units.flat:
+            return {"gamma": None, "explained": None, "noise": None}
+        inner = -float(np.vdot(step, sums.gradient)) / self.rows
+        own = float(np.sum(step @ sums.gram * step)) / len(step) / self.rows
+        gamma, explained = fit(inner, own, float(sums.square.sum()) / self.rows)
+        return {"gamma": gamma, "explained": explained, "noise": None}
+
+
+class Newton(NamedTuple):
+    """A step of all columns' terms."""
+
+    step: Array
+    """What is added to the constant and to the cells of the usable columns, (outputs, 1 + cells)."""
+    sums: Sums
+    units: Units
+
+
+def newton_step(
+    f: Function,
+    loss: Loss,
+    ask: AskInRound,
+    known: tuple[int, bool],
+    outputs: Array,
+    together: int,
+    folds: Folds | None = None,
+) -> Newton:
+    """The Newton step of some entries of f, whose terms share their scales.
+
+    `known` are the rows of all clients, and whether some have weights.  The first `together` entries are those of the
+    classes, or targets; the others are the same in versions of f that are trained without some rows.
+    """
+    family, (rows_of_all, weighted) = cast(BoostedTrees, f.family), known
+    layout, columns = family.layout, family.layout.usable.astype(np.int32)
+    # of losses whose curvature is 1 at most it is taken to be 1: such a step never goes too far
+    flat = loss.smooth and not loss.classification and not weighted
+    units = units_of_round(loss, ask, rows_of_all, None, weighted=weighted, flat=flat)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, together, folds)
+    sums, rows = ask(question)
+    terms = terms_of(f, columns)[outputs]
+    fitted = posterior(
+        prior_of(family.features, columns, rows),
+        sums,
+        terms,
+        dispersed=not loss.classification,
+        steeper=together / (together - 1.0) if loss.classification and together > 1 else 1.0,
+    )
+    return Newton(rounded(fitted.terms - terms), sums, units)
+
+
+def fits(layout: Layout) -> bool:
+    """Has the table few enough cells?"""
+    return 0 < int(layout.cells[layout.usable].sum()) <= MOST_CELLS
+
+
+def prior_of(bins: Bins, columns: Array, rows: Array) -> Prior:
+    """The prior of the columns' terms, given the rows of each cell."""
+    found, at = list[Column](), 0
+    for column in columns.tolist():
+        size = int(bins.layout.cells[column])
+        values = None if bins.categorical[column] else centres(bins.cuts_of(column))
+        found.append(Column(rows[at : at + size], values))
+        at += size
+    return Prior.of(found)
+
+
+def centres(cuts: Array) -> Array:
+    """A value for each bin between cuts; the first and the last are as wide as their neighbours.
+
+    >>> centres(np.array([1.0, 3.0, 4.0]))
+    array([0. , 2. , 3.5, 4.5])
+    """
+    if len(cuts) == 1:
+        return np.array([float(cuts[0]) - 0.5, float(cuts[0]) + 0.5])
+    cuts = cuts.astype(np.float64)
+    width = np.diff(cuts)
+    middle = 0.5 * (cuts[1:] + cuts[:-1])
+    return np.concatenate([[cuts[0] - 0.5 * width[0]], middle, [cuts[-1] + 0.5 * width[-1]]])

@@ -1,0 +1,234 @@
+"""Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
+
+A *strand* is a way to train: gradient boosting with deep trees, and with shallow ones (trees_shared.py); and an
+additive model (additive_shared.py).  Each strand has several *versions*: one that is trained with all rows, and one for
+each fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.  A row is judged by
+the versions that have not seen it.  So one training finds how many rounds are best, what each strand should weigh, and
+by which factor f must shrink for its probabilities to be right; and the versions with all rows are the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast, final
+
+import numpy as np
+
+from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms.additive_shared import fits, newton_step
+from ffgb.algorithms.trees_shared import TreesShared, flat_curvature, grow_trees, units_of_round
+from ffgb.core.folds import Folds, HeldOut, Judged
+from ffgb.core.functions import Block, Family, Function, OpenSum
+from ffgb.core.geometry import Geometry
+from ffgb.core.losses import Loss
+from ffgb.core.questions import Ask
+from ffgb.core.tree_growth import Finder, Growth
+from ffgb.core.types import Array, Tensors
+from ffgb.core.versions import Versions
+from ffgb.errors import FFGBError
+from ffgb.learners.additive import sum_of_terms
+from ffgb.learners.boosted_trees import BoostedTrees, least_rows
+from ffgb.settings import METHOD, Setting, Values
+
+NEWTON_STEPS = 4
+"""Of the additive model."""
+FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
+"""With fewer rows each is set aside once, in one of the folds; of more rows a tenth is set aside."""
+SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the later strands in the blend."""
+ALONE = ("held_out_deep", "held_out_shallow")
+"""What the scores of single strands are called in the metrics."""
+SPREAD, APART = 0.3, 0.35
+"""Standard deviations before any row has been seen: of the logarithm of a slope, and of each share about equal ones."""
+
+
+WORTH = 1e-3
+"""By how much of itself the score must have become better in the last rounds for more to be worth their while."""
+
+
+@final
+@dataclass(frozen=True)
+class Blended(Totals):
+    """Strands of trees, each with a version a fold."""
+
+    in_geometry: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    deep: TreesShared
+    shallow: TreesShared
+    smooth: int = 0
+    """Newton steps of the additive model; 0: there is none."""
+    patience: int = 8
+    """Rounds without a better score after which training ends."""
+    folds: Folds = Folds(MANY_FOLDS, 0, np.array([-1], np.int16))  # noqa: RUF009
+    mu: float = 0.0
+
+    @classmethod
+    def configured(cls, config: Values) -> Algorithm:
+        """Deep trees and shallow ones, over the same shares of the columns."""
+        deep = cast(TreesShared, TreesShared.configured(config))
+        rows = least_rows(config)
+        shallow = Growth(config.shallow_leaves, 3, rows, config.leaf_hessian, config.leaf_ridge, by_level=True)
+        return cls(deep, replace(deep, growth=shallow, seed=deep.seed + 1), patience=config.patience)
+
+    @property
+    def strands(self) -> int:
+        """How many ways to train there are: deep trees, shallow ones, the additive model."""
+        return 3 if self.smooth else 2
+
+    @property
+    def each(self) -> int:
+        """Versions of a strand."""
+        return len(self.folds.without) // self.strands
+
+    def eta(self, k: int, t: int) -> float:
+        return self.deep.rate
+
+    def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
+        known = cast(TreesShared, self.deep.prepared(ask, family, loss, mean, scale))
+        shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted)
+        safe = loss.classification or (loss.smooth and not known.weighted)  # Newton's steps need no shortening
+        fitting = safe and fits(cast(BoostedTrees, family).layout) and not self.deep.monotone
+        smooth = NEWTON_STEPS if fitting else 0
+        few = known.rows < FEW_ROWS
+        aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
+        without = np.array(aside * (3 if smooth else 2), np.int16)
+        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, known.seed, without)
+        return replace(self, deep=known, shallow=shallow, smooth=smooth, folds=folds)
+
+    def trains(self, loss: Loss) -> Loss:
+        return Versions(loss, len(self.folds.without))
+
+    def tasked(self, loss: Loss) -> Loss:
+        return cast(Versions, loss).inner
+
+    def space(self, family: Family) -> Family:
+        return replace(cast(BoostedTrees, family), outputs=family.outputs * len(self.folds.without))
+
+    def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:
+        """f^0, the same constant in every version."""
+        if begins is not None:
+            raise FFGBError("a blend begins with a constant, and not with another model")
+        c = family.outputs // len(self.folds.without)
+        return cast(BoostedTrees, family).constant(np.tile(self._constant(c), len(self.folds.without)))
+
+    def _constant(self, c: int) -> Array:
+        return np.array(self.deep.start_values or (0.0,) * c)
+
+    def round(
+        self, t: int, f: Function, geometry: Geometry | None, loss: Loss, ask: AskInRound, *, stop: bool = False
+    ) -> Step:
+        """Judge f^t by the rows that its versions have not seen; gradient, trees, step."""
+        versions = cast(Versions, loss)
+        c = versions.inner.outputs
+        judged: Judged = ask(self._held_out(c))
+        measured: dict[str, float | None] = {**self._best(judged), "terms": float(f.terms)}
+        h = cast(BoostedTrees, f.family).zero()
+        if t < self.smooth:
+            h = h + self._additive(f, loss, ask, c)
+        grown, gamma = self._trees(t, f, loss, ask)
+        return Step(cast(OpenSum, h + grown).merged(), 1.0, 1.0, False, measured | dict(gamma))
+
+    def _additive(self, f: Function, loss: Loss, ask: AskInRound, c: int) -> Function:
+        """A Newton step of the additive model, which is the last strand."""
+        family, first = cast(BoostedTrees, f.family), 2 * self.each * c
+        outputs = np.arange(first, first + self.each * c, dtype=np.int32)
+        found = newton_step(f, loss, ask, (self.deep.rows, self.deep.weighted), outputs, c, self.folds)
+        columns = family.layout.usable.astype(np.int32)
+        (block,) = sum_of_terms(replace(family, outputs=len(outputs)), columns, found.step).blocks
+        stack = {**block.stack, "output": block.stack["output"] + np.int32(first)}
+        return OpenSum(family, (replace(block, stack=stack),))
+
+    def _trees(self, t: int, f: Function, loss: Loss, ask: AskInRound) -> tuple[Function, Mapping[str, float | None]]:
+        """The next trees of both kinds, the same columns for all versions; and γ of the deep ones."""
+        family, c = cast(BoostedTrees, f.family), cast(Versions, loss).inner.outputs
+        outputs, finders, ends = list[int](), list[Finder](), [0]
+        for place, strand in enumerate((self.deep, self.shallow)):
+            columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
+            for version in range(self.each):
+                first = (place * self.each + version) * c
+                outputs += [first + k for _ in range(strand.side_by_side) for k in range(c)]
+                finders += strand.finders(columns, family)
+            ends.append(len(outputs))
+        grown = None
+        while grown is None:
+            flat = flat_curvature(loss) and not self.deep.weighted
+            units = units_of_round(loss, ask, self.deep.rows, self.deep.bits, weighted=self.deep.weighted, flat=flat)
+            grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), self.deep.least, self.folds)
+        trees, square = grown
+        h = family.zero()
+        for strand, start, end in zip((self.deep, self.shallow), ends, ends[1:], strict=False):
+            h = h + family.sum_of(trees[start:end], outputs[start:end], strand.rate / strand.side_by_side)
+        return h, self.deep.measured(trees[: self.deep.side_by_side * c], square[:c])
+
+    # What rows say that a version has not seen
+
+    @property
+    def candidates(self) -> Array:
+        """Weights of the strands, times a slope: (candidates, strands)."""
+        blends = [
+            (1.0 - sum(some), *some) for some in itertools.product(SHARES, repeat=self.strands - 1) if sum(some) <= 1.0
+        ]
+        return np.array([[slope * share for share in blend] for blend in blends for slope in SLOPES])
+
+    def _held_out(self, c: int) -> HeldOut:
+        return HeldOut(self.folds, self.strands, self._constant(c), self.candidates)
+
+    def _best(self, judged: Judged) -> Mapping[str, float | None]:
+        """The best candidate, and how good each kind of trees is alone."""
+        slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
+        shares = self.candidates / slopes[:, None]
+        doubt = np.square(np.log(slopes) / SPREAD) + np.square((shares - 1.0 / self.strands) / APART).sum(axis=1)
+        losses = judged.losses + doubt / (2.0 * judged.rows)
+        alone = np.isclose(shares, 1.0)
+        found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE)}
+        return {"held_out": float(losses.min()), "blend": float(np.argmin(losses)), **found}
+
+    def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
+        """Has neither the blend nor one kind of trees become better for some rounds?"""
+        if len(metrics) <= self.patience:
+            return False
+        for name in ("held_out", *ALONE):
+            losses = [float(line[name]) for line in metrics]
+            before, lately = min(losses[: -self.patience]), min(losses[-self.patience :])
+            if lately < before - WORTH * abs(before):
+                return False
+        return True
+
+    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
+        """The versions with all rows, as they were in the best round, blended."""
+        count = len(self.folds.without)
+        (block,) = cast(OpenSum, f).merged().blocks
+        family = cast(BoostedTrees, f.family)
+        c = family.outputs // count
+        if not metrics:
+            weights, terms = np.zeros(self.strands), count * c
+        else:
+            best = min(metrics, key=lambda line: float(line["held_out"]))
+            weights, terms = self.candidates[int(best["blend"])], int(best["terms"])
+        output = block.stack["output"].astype(np.int64)
+        strand, version = np.divmod(output // c, self.each)
+        begins = np.arange(len(output)) < count * c
+        factor = np.where(begins, 1.0, weights[strand])
+        mine = np.where(begins, output < c, (version == 0) & (factor != 0.0))
+        kept = np.flatnonzero(mine & (np.arange(len(output)) < terms))
+        stack = {name: array[kept] for name, array in block.stack.items()}
+        stack["output"] = (output[kept] % c).astype(np.int32)
+        some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
+        return self.deep, OpenSum(replace(family, outputs=c), (some,))
+
+
+SETTINGS = (
+    Setting(
+        "patience",
+        "whole",
+        "Rounds without a better score at rows set aside, after which training ends (blend).",
+        METHOD,
+        8,
+        least=1,
+    ),
+    Setting("shallow_leaves", "whole", "Leaves of the shallow trees (blend).", METHOD, 4, least=2, most=31),
+)

@@ -1,0 +1,303 @@
+"""Statistical models over sites: `ffgb glm`, `ffgb cox`, `ffgb survival`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ffgb.cli.common import JSON, app, in_bytes, say
+from ffgb.errors import FFGBError, option, printable
+
+if TYPE_CHECKING:
+    from ffgb.runs.cox import CoxResult
+    from ffgb.runs.glm import GLMResult
+    from ffgb.runs.kaplan_meier import SurvivalResult
+
+WIDE = 100
+"""Columns of a terminal that has room for ratios beside coefficients."""
+DATA = Annotated[list[Path], typer.Option(help="A site's CSV, Parquet or SQL file: repeat it.", show_default=False)]
+LEAST = Annotated[int, typer.Option(help="Rows of all sites that each category and cell must have.", min=1)]
+SECURE = Annotated[str, typer.Option(help="on: add totals up under masks, to try them (needs three sites).")]
+LEVEL = Annotated[float, typer.Option(help="Of the confidence intervals.")]
+
+
+@app.command()
+def glm(
+    data: DATA,
+    formula: Annotated[str | None, typer.Option(help="For example 'outcome ~ age + C(stage) * sex + site'.")] = None,
+    target: Annotated[str | None, typer.Option(help="The outcome, if there is no formula.")] = None,
+    columns: Annotated[str, typer.Option(help="What explains it, if there is no formula: age,sex.")] = "",
+    family: Annotated[
+        str | None,
+        typer.Option(
+            help="gaussian, binomial, poisson or gamma.", show_default="binomial for text, gaussian for numbers"
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="A column of prior weights.")] = None,
+    offset: Annotated[str | None, typer.Option(help="A column that is added to the linear predictor.")] = None,
+    exposure: Annotated[str | None, typer.Option(help="A column that counts are a rate of (poisson, gamma).")] = None,
+    categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
+    reference: Annotated[
+        list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
+    ] = None,
+    errors: Annotated[
+        str, typer.Option(help="Standard errors: model, hc0 or hc1 (robust), site (clustered).")
+    ] = "model",
+    level: LEVEL = 0.95,
+    least: LEAST = 10,
+    secure: SECURE = "off",
+    as_json: JSON = False,
+) -> None:
+    """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values."""
+    from ffgb.runs.glm import glm as fit
+
+    chosen: Any = errors
+    with Console(stderr=True).status("reading the files") as status:
+        found = fit(
+            data,
+            formula,
+            target=target,
+            columns=words(columns),
+            family=family,
+            weights=weights,
+            offset=offset,
+            exposure=exposure,
+            categories=words(categories),
+            reference=references(reference or []),
+            errors=chosen,
+            level=level,
+            least=least,
+            secure=switch(secure),
+            on_step=lambda step, deviance: status.update(f"step {step}: deviance {deviance:.6g}"),
+        )
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show(found)
+
+
+@app.command()
+def cox(
+    data: DATA,
+    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
+    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
+    formula: Annotated[str | None, typer.Option(help="What explains the time: 'age + C(stage) * sex'.")] = None,
+    columns: Annotated[str, typer.Option(help="The same without a formula: age,sex.")] = "",
+    strata: Annotated[str, typer.Option(help="Columns whose categories have baselines of their own.")] = "",
+    categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
+    reference: Annotated[
+        list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
+    ] = None,
+    ties: Annotated[str, typer.Option(help="How events at the same time count: efron or breslow.")] = "efron",
+    penalty: Annotated[float, typer.Option(help="Of squared coefficients of standardised columns, for a row.")] = 0.0,
+    errors: Annotated[str, typer.Option(help="Standard errors: model, robust, site (clustered).")] = "model",
+    level: LEVEL = 0.95,
+    least: LEAST = 10,
+    secure: SECURE = "off",
+    as_json: JSON = False,
+) -> None:
+    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios."""
+    from ffgb.runs.cox import cox as fit
+
+    chosen: dict[str, Any] = {"ties": ties, "errors": errors}
+    with Console(stderr=True).status("reading the files") as status:
+        found = fit(
+            data,
+            formula,
+            time=time,
+            event=event,
+            columns=words(columns),
+            strata=words(strata),
+            categories=words(categories),
+            reference=references(reference or []),
+            penalty=penalty,
+            level=level,
+            least=least,
+            secure=switch(secure),
+            on_step=lambda step, loglik: status.update(f"step {step}: log-likelihood {loglik:.6g}"),
+            **chosen,
+        )
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show_cox(found)
+
+
+@app.command()
+def survival(
+    data: DATA,
+    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
+    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
+    by: Annotated[str | None, typer.Option(help="A column with groups to compare, or site.")] = None,
+    times: Annotated[
+        str, typer.Option(help="Ends of intervals: 365,730,1095.", show_default="about 20, by the number of events")
+    ] = "",
+    level: LEVEL = 0.95,
+    least: LEAST = 10,
+    secure: SECURE = "off",
+    as_json: JSON = False,
+) -> None:
+    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups."""
+    from ffgb.runs.kaplan_meier import survival_curves
+
+    try:
+        ends = [float(word) for word in words(times)]
+    except ValueError as error:
+        raise FFGBError(f"{option('times', times)} is not a list of numbers, for example 365,730") from error
+    found = survival_curves(
+        data,
+        time=time,
+        event=event,
+        by=by,
+        times=ends or None,
+        level=level,
+        least=least,
+        secure=switch(secure),
+    )
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _show_curves(found)
+
+
+def words(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def references(pairs: list[str]) -> dict[str, str]:
+    """Reference categories from column=category."""
+    found = {}
+    for pair in pairs:
+        name, equals, level = pair.partition("=")
+        if not equals:
+            raise FFGBError(f"{option('reference', pair)} is not column=category, for example sex=F")
+        found[name.strip()] = level.strip()
+    return found
+
+
+def switch(word: str) -> bool:
+    if word not in ("on", "off"):
+        raise FFGBError(f"{option('secure')} is on or off, not {word!r}")
+    return word == "on"
+
+
+def _show(found: GLMResult) -> None:
+    """The model as a table, with what it rests on above and how well it fits below."""
+    console = Console()
+    dropped = f", {found.left_out:,} left out because a value is missing" if found.left_out else ""
+    event = f"; odds of {found.event!r}" if found.event is not None else ""
+    say(f"{found.formula}")
+    say(f"{found.family}, {found.link} link{event}; {found.rows:,} rows at {len(found.sites)} sites{dropped}")
+    low, high = (f"{x:g} %" for x in (50 * (1 - found.level), 50 * (1 + found.level)))
+    ratios = found.link != "identity" and console.width >= WIDE
+    heads = ["", "coefficient", "std. error", "z", "p", low, high, *(["ratio", low, high] if ratios else [])]
+    table = Table(box=None, pad_edge=False)
+    for k, head in enumerate(heads):
+        table.add_column(head, justify="left" if k == 0 else "right", overflow="fold", no_wrap=k > 0)
+    for row in found.to_json()["coefficients"]:
+        cells = [row[word] for word in ("coefficient", "standard_error")]
+        ends = [row["coefficient"], row["low"], row["high"]]
+        table.add_row(
+            Text(printable(row["name"])),
+            *(shown(v) for v in cells),
+            f"{row['z']:.2f}",
+            p_value(row["p_value"]),
+            *(shown(v) for v in ends[1:]),
+            *(_ratio(v) for v in ends if ratios),
+        )
+    console.print(table, soft_wrap=not console.is_terminal)
+    kinds = {
+        "model": "of the model",
+        "hc0": "robust (HC0)",
+        "hc1": "robust (HC1)",
+        "site": "clustered by site",
+    }
+    say(f"standard errors {kinds[found.errors]}; z and p from the normal distribution")
+    if found.reference:
+        say("reference: " + ", ".join(f"{name} = {level}" for name, level in found.reference.items()))
+    say(
+        f"deviance {shown(found.deviance)} on {found.df_residual:,} degrees of freedom, dispersion "
+        f"{shown(found.dispersion)}, AIC {found.aic:.2f}, BIC {found.bic:.2f}"
+    )
+    masks = " under masks" if found.masked else ""
+    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+
+
+def _show_cox(found: CoxResult) -> None:
+    """Hazard ratios as a table, with what they rest on above and how well they order below."""
+    dropped = f", {found.left_out:,} left out because a value is missing" if found.left_out else ""
+    say(f"{found.formula}")
+    say(f"Cox model, a baseline a site, {found.ties} ties; {found.rows:,} rows and {found.events:,} events at "
+        f"{len(found.sites)} sites{dropped}")  # fmt: skip
+    low, high = (f"{x:g} %" for x in (50 * (1 - found.level), 50 * (1 + found.level)))
+    table = Table(box=None, pad_edge=False)
+    for k, head in enumerate(("", "coefficient", "std. error", "z", "p", "ratio", low, high)):
+        table.add_column(head, justify="left" if k == 0 else "right", overflow="fold", no_wrap=k > 0)
+    for row in found.to_json()["coefficients"]:
+        table.add_row(
+            Text(printable(row["name"])),
+            shown(row["coefficient"]),
+            shown(row["standard_error"]),
+            f"{row['z']:.2f}",
+            p_value(row["p_value"]),
+            *(_ratio(row[word]) for word in ("coefficient", "low", "high")),
+        )
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)
+    kinds = {"model": "of the model", "robust": "robust", "site": "clustered by site"}
+    say(f"standard errors {kinds[found.errors]}; z and p from the normal distribution")
+    if found.reference:
+        say("reference: " + ", ".join(f"{name} = {level}" for name, level in found.reference.items()))
+    by_site = ", ".join(f"{site} {'–' if c is None else f'{c:.3f}'}" for site, c in found.c_index_by_site.items())
+    overall = "–" if found.c_index is None else f"{found.c_index:.3f}"
+    say(f"c-index {overall} within sites, on the rows of the fit")
+    if by_site:
+        console.print(Text(printable(f"by site: {by_site}")), soft_wrap=not console.is_terminal)
+    masks = " under masks" if found.masked else ""
+    say(f"log partial likelihood {found.loglik:.2f}, without columns {found.null_loglik:.2f}")
+    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+
+
+def _show_curves(found: SurvivalResult) -> None:
+    """The curves as a table, and the test below it."""
+    low, high = (f"{x:g} %" for x in (50 * (1 - found.level), 50 * (1 + found.level)))
+    table = Table(box=None, pad_edge=False)
+    for k, head in enumerate((found.by or "", "until", "at risk", "events", "censored", "survival", low, high)):
+        table.add_column(Text(printable(head)), justify="left" if k == 0 else "right", overflow="fold")
+    for group in found.to_json()["groups"]:
+        for row in group["curve"]:
+            counts = (f"{row[word]:,.0f}" for word in ("at_risk", "events", "censored"))
+            shares = (f"{row[word]:.4f}" for word in ("survival", "low", "high"))
+            table.add_row(Text(printable(group["group"])), shown(row["time"]), *counts, *shares)
+    console = Console()
+    console.print(table, soft_wrap=not console.is_terminal)
+    if found.left_out:
+        say(f"{found.left_out:,} rows left out because a value is missing")
+    for name, curve in found.curves.items():
+        median = "not reached" if curve.median is None else f"until {shown(curve.median)}"
+        say(f"median{f' of {name}' if found.by else ''}: {median}")
+    if found.test is not None:
+        test = found.test
+        say(f"log-rank test: chi2 {test.chi2:.2f} on {test.degrees} degrees of freedom, p {p_value(test.p_value)}")
+
+
+def shown(value: float) -> str:
+    """A number in five digits."""
+    return f"{value:.5g}"
+
+
+def p_value(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _ratio(value: float) -> str:
+    """e to a coefficient."""
+    return f"{math.exp(value):.4g}" if value < 700 else "∞"

@@ -1,0 +1,244 @@
+"""An additive model's terms from sums over rows: the posterior mean under smooth priors, with scales by evidence.
+
+f is a constant plus a term a column, which has a value for each cell.  A column of numbers has three parts: a line in
+the column's values, a line in the order of its bins, and a smooth curve over its bins.  Categories, and the cell of
+missing values, have effects that are exchangeable.  Each part is C u with standard normal u, times a scale.  Lines
+share their scales over all columns, so a table of linear trends gets ridge regression with the ridge that the evidence
+prefers.  Curves and categories have a scale a column, drawn towards a common one.
+
+Given gradient g and curvature H of the sum of losses at the terms w₀ (core/histograms.py, core/cell_pairs.py), terms
+are the posterior mean of w ~ N(0, C T² C') given the quadratic of that gradient and curvature.  Scales are where the
+evidence is largest (MacKay's fixed point).  NumPy alone; nothing here knows of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotri
+
+from ffgb.core.types import Array
+
+REACH = 0.5
+"""Of the correlation of a curve, in parts of the column's range of bins."""
+ROUGH = 0.1
+"""The share of a curve's variance that is each bin's own."""
+FLAT = 1e4
+"""The prior variance of the constant."""
+FIRST = 0.1
+"""Scales (variances) to begin with."""
+LEAST, MOST = 1e-6, 1e3
+"""Scales stay between."""
+PULL = 2.0
+"""How many numbers the common scale counts for beside a column's own."""
+SETTLED = 0.05
+"""Scales that change by less than this share are final."""
+WIDEST = 3.0
+"""Values farther from the mean count as so many standard deviations: a line is not for outliers to tilt."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What a column's prior follows from."""
+
+    rows: Array
+    """Of each cell: bins, then the cell of missing values if there is one."""
+    values: Array | None
+    """Of each bin, ascending; None for categories."""
+
+    @property
+    def bins(self) -> int:
+        return len(self.rows) if self.values is None else len(self.values)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """w = basis · u: the constant first, then the cells of one column after another's."""
+
+    basis: Array
+    """(1 + cells, U)."""
+    group: Array
+    """Of each entry of u, which scale it has; −1 for the constant: (U,)."""
+    shared: Array
+    """Of each scale, whether a common one draws it, (groups,), bool."""
+
+    @staticmethod
+    def of(columns: Sequence[Column]) -> Prior:
+        """Parts of all columns; each is centred, so that the constant is the mean of f."""
+        size = 1 + sum(len(column.rows) for column in columns)
+        parts, group, shared, at = [np.eye(size, 1)], [-1], [False, False, False], 1
+        for column in columns:
+            pi = column.rows / max(float(column.rows.sum()), 1.0)
+            mine = _lines(column, pi)
+            curve = _curve(column)
+            mine.extend((len(shared), block) for block in [curve] if block.shape[1])
+            shared.extend([True] * bool(curve.shape[1]))
+            if column.values is not None and len(column.rows) > column.bins:
+                mine.append((2, np.eye(len(column.rows))[:, -1:]))
+            for number, block in mine:
+                whole = np.zeros((size, block.shape[1]))
+                whole[at : at + len(block)] = block - pi @ block
+                parts.append(whole)
+                group.extend([number] * block.shape[1])
+            at += len(column.rows)
+        return Prior(np.concatenate(parts, axis=1), np.array(group), np.array(shared))
+
+
+def _lines(column: Column, pi: Array) -> list[tuple[int, Array]]:
+    """Lines in the values and in the order of the bins, with a variance of 1 over rows; scales 0 and 1."""
+    if column.values is None:
+        return []
+    found, weights = list[tuple[int, Array]](), pi[: column.bins]
+    for number, place in enumerate((column.values, np.arange(column.bins, dtype=np.float64))):
+        share = weights / max(float(weights.sum()), 1e-12)
+        d = place - share @ place
+        deviation = float(np.sqrt(share @ np.square(d)))
+        if deviation > 0.0:
+            line = np.zeros((len(column.rows), 1))
+            line[: column.bins, 0] = np.clip(d / deviation, -WIDEST, WIDEST)
+            found.append((number, line))
+    return found
+
+
+def _curve(column: Column) -> Array:
+    """A root of the covariance of a curve, or of exchangeable effects."""
+    bins = column.bins
+    if column.values is None:
+        return np.eye(bins)
+    if bins < 3:
+        return np.zeros((len(column.rows), 0))
+    place = np.linspace(0.0, 1.0, bins)
+    kernel = (1.0 - ROUGH) * np.exp(-np.abs(place[:, None] - place) / REACH) + ROUGH * np.eye(bins)
+    root = np.zeros((len(column.rows), bins))
+    root[:bins] = np.linalg.cholesky(kernel)
+    return root
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What is known of the sum of losses at the terms: for each of c outputs."""
+
+    gradient: Array
+    """(c, 1 + cells)."""
+    curvature: Array
+    """Its diagonal, (c, 1 + cells)."""
+    gram: Array
+    """Curvature of all outputs together, (1 + cells, 1 + cells)."""
+    square: Array
+    """Σ g² over rows, (c,)."""
+    rows: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The terms, and what they were estimated with."""
+
+    terms: Array
+    """(c, 1 + cells)."""
+    scale: Array
+    """Prior variances, (groups,)."""
+    dispersion: Array
+    """(c,)."""
+    freedom: float
+    """Effective parameters, the mean over outputs."""
+
+
+def posterior(
+    prior: Prior, sums: Sums, terms: Array, *, dispersed: bool, steeper: float = 1.0, iterations: int = 12
+) -> Fit:
+    """The terms of all columns, from those at which the sums were taken, (c, 1 + cells).
+
+    `dispersed`: the loss is not a log likelihood, and its scale is estimated, too.  `steeper` multiplies the curvature:
+    of several outputs that are coupled only the diagonal is known.
+    """
+    c, scale = len(terms), np.full(len(prior.shared), FIRST)
+    diagonal = np.maximum(np.diag(sums.gram), 1e-12)
+    stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / diagonal)  # (c, 1 + cells)
+    heights = np.maximum(sums.curvature[:, 0], 1e-12)
+    dispersion = np.maximum(sums.square / heights, 1e-9) if dispersed else np.ones(c)
+    grams = [steeper * sums.gram * s[:, None] * s for s in stretch]
+    # scales are found by the mean curvature of all outputs, so that an iteration factors one matrix
+    mean = sum(grams[1:], grams[0]) / c
+    inner = prior.basis.T @ mean @ prior.basis
+    aims = (terms @ mean - sums.gradient) @ prior.basis
+    freedom = 0.0
+    for _ in range(iterations):
+        spread, phi = _deviations(prior, scale), float(dispersion.mean())
+        factor = _factor(inner, spread, phi)
+        left = np.diag(_inverse(factor))
+        u = cho_solve((factor, True), (spread * aims / phi).T).T
+        freedom = float(len(left) - left.sum())
+        if dispersed:
+            step = (u * spread) @ prior.basis.T - terms
+            dispersion = _dispersion(sums, grams, step, freedom, heights)
+        before, scale = scale, _scales(prior, u, left, scale)
+        if np.abs(np.log(scale / before)).max(initial=0.0) < SETTLED:
+            break
+    spread = _deviations(prior, scale)
+    inners = [inner] if c == 1 else [prior.basis.T @ gram @ prior.basis for gram in grams]
+    found = [
+        _solved(prior, own, spread, phi, gram @ w - g)
+        for gram, own, phi, w, g in zip(grams, inners, dispersion, terms, sums.gradient, strict=True)
+    ]
+    return Fit(np.stack(found), scale, dispersion, freedom)
+
+
+def _solved(prior: Prior, inner: Array, spread: Array, dispersion: float, aim: Array) -> Array:
+    """The posterior mean of one output's terms."""
+    factor = _factor(inner, spread, dispersion)
+    u = spread * cho_solve((factor, True), spread * (aim @ prior.basis) / dispersion)
+    found: Array = prior.basis @ u
+    return found
+
+
+def _deviations(prior: Prior, scale: Array) -> Array:
+    found: Array = np.sqrt(np.where(prior.group < 0, FLAT, scale[prior.group]))
+    return found
+
+
+def _factor(inner: Array, spread: Array, dispersion: float) -> Array:
+    """The Cholesky factor of the posterior's precision in u/spread."""
+    a = inner * (spread[:, None] * spread / dispersion)
+    a[np.diag_indices_from(a)] += 1.0
+    found: Array = cho_factor(a, lower=True, overwrite_a=True)[0]
+    return found
+
+
+def _inverse(factor: Array) -> Array:
+    found, fault = dpotri(factor, lower=1)
+    if fault:
+        raise np.linalg.LinAlgError("the curvature of an additive model is not positive")
+    whole: Array = found
+    return whole
+
+
+def _scales(prior: Prior, whitened: Array, left: Array, scale: Array) -> Array:
+    """MacKay's fixed point: τ = Σu²/(numbers that the data determine), drawn towards the common one."""
+    some = prior.group >= 0
+    sizes = np.bincount(prior.group[some], np.square(whitened).mean(axis=0)[some], len(scale)) * scale
+    known = np.bincount(prior.group[some], (1.0 - left)[some], len(scale))
+    shared = prior.shared
+    common = float(sizes[shared].sum() / max(known[shared].sum(), 1e-9)) if shared.any() else FIRST
+    aim = np.where(shared, common, FIRST)
+    pull = np.where(shared, PULL, 0.1)
+    found: Array = np.clip((sizes + pull * aim) / (known + pull), LEAST, MOST)
+    return found
+
+
+def _dispersion(sums: Sums, grams: Sequence[Array], step: Array, freedom: float, heights: Array) -> Array:
+    """Σ g² after the step, by the quadratic, for each row beyond the effective parameters."""
+    gain = np.array([2.0 * g @ d + d @ gram @ d for g, d, gram in zip(sums.gradient, step, grams, strict=True)]) * (
+        heights / sums.rows
+    )
+    after = np.maximum(sums.square + np.minimum(gain, 0.0), 1e-6 * sums.square)
+    share = max(1.0 - freedom / sums.rows, 0.1)
+    found: Array = np.maximum(after / heights / share, 1e-9)
+    return found

@@ -1,0 +1,1 @@
+"""Regression as statisticians know it, from totals: formulas, designs, families, and sums over rows."""

@@ -1,0 +1,128 @@
+"""Additive models: a constant plus a term a column, which has a value for each bin.
+
+They are sums of trees of the family `BoostedTrees`, each of which splits one column only.  So whatever can be done
+with a sum of trees can be done with an additive model: predict, export, distill, or boost further trees on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ffgb.core.functions import Family, Function, OpenFamily, OpenSum
+from ffgb.core.splits import Splits, route
+from ffgb.core.tree_growth import Grown
+from ffgb.core.types import Array
+from ffgb.errors import FFGBError
+from ffgb.learners.boosted_trees import BoostedTrees
+from ffgb.settings import Values
+
+
+class Additive(OpenFamily):
+    """The name and the defaults of additive models; their family is that of boosted trees."""
+
+    name: ClassVar[str] = "additive"
+    trains: ClassVar[str] = BoostedTrees.name
+    """The learner whose family its models are in."""
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 5, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64,
+    }  # fmt: skip
+    layout = BoostedTrees.layout
+
+    @classmethod
+    def configured(cls, config: Values, inputs: Any) -> Family:
+        """With the settings of a run: trees with a leaf a bin."""
+        return BoostedTrees.configured(config, inputs)
+
+
+def sum_of_terms(family: BoostedTrees, columns: Array, terms: Array) -> OpenSum:
+    """An additive model as a sum of trees.
+
+    `terms` has, for each output, the constant and then the values of the cells of the given columns, one column after
+    another.  A column with more cells than a tree has leaves takes several trees.
+    """
+    ends = 1 + np.cumsum(family.layout.cells[columns])
+    trees, outputs = list[Grown](), list[int]()
+    for output, values in enumerate(terms):
+        none = Splits.of([], [], [], family.layout.width)
+        trees.append(Grown(none, values[:1], np.zeros((1, 3))))
+        for column, end in zip(columns, ends, strict=True):
+            cells = int(family.layout.cells[column])
+            trees.extend(_trees(family, int(column), values[end - cells : end]))
+        outputs.extend([output] * (len(trees) - len(outputs)))
+    return family.sum_of(trees, outputs, 1.0)
+
+
+def _trees(family: BoostedTrees, column: int, values: Array) -> list[Grown]:
+    """Trees that add up to these values of a column's cells."""
+    cells, at, found = len(values), 0, list[Grown]()
+    while at < cells:
+        # some cells have leaves of their own; those before them share a leaf, and those after
+        own = min(cells - at, family.leaves - (at > 0))
+        own = own if at + own == cells else own - 1
+        if own < 1:
+            raise FFGBError("a tree with two leaves cannot hold a bin between others; allow three leaves")
+        starts = sorted({0, *range(at, at + own), *([at + own] if at + own < cells else [])})
+        mine = np.zeros(cells)
+        mine[at : at + own] = values[at : at + own]
+        found.append(_tree(column, starts, mine, family.layout.width))
+        at += own
+    return found
+
+
+def _tree(column: int, starts: Sequence[int], values: Array, width: int) -> Grown:
+    """A balanced tree whose leaves are the ranges of cells that begin at these."""
+    nodes, left, leaf_values = list[int](), list[Array](), dict[int, float]()
+    ranges = [(0, 0, len(starts))]
+    for node, first, last in ranges:
+        if last - first == 1:
+            leaf_values[node] = float(values[starts[first]])
+            continue
+        middle, split = (first + last) // 2, len(nodes)
+        nodes.append(node)
+        left.append(np.arange(len(values)) < starts[middle])
+        ranges.extend([(2 * split + 1, first, middle), (2 * split + 2, middle, last)])
+    splits = Splits.of(nodes, [column] * len(nodes), left, width)
+    of_nodes = np.zeros(2 * len(nodes) + 1)
+    of_nodes[list(leaf_values)] = list(leaf_values.values())
+    return Grown(splits, of_nodes, np.zeros((len(of_nodes), 3)))
+
+
+def is_additive(f: Function) -> bool:
+    """Is this a sum of trees, none of which splits more than one column?"""
+    if not isinstance(f, OpenSum):
+        return False
+    for block in f.blocks:
+        node, column = block.stack["node"], block.stack["column"]
+        lowest = np.where(node >= 0, column, 2**31 - 1).min(axis=1)
+        if (np.where(node >= 0, column, -1).max(axis=1) > lowest).any():
+            return False
+    return True
+
+
+def terms_of(f: Function, columns: Array) -> Array:
+    """The constants and the terms of a sum of trees, as `sum_of_terms` takes them: of its trees that split none of
+    the columns, or one of these alone."""
+    family = f.family
+    if not isinstance(family, BoostedTrees) or not isinstance(f, OpenSum):
+        raise FFGBError("only a sum of trees has terms")
+    cells = family.layout.cells
+    first = dict(zip(columns.tolist(), 1 + np.concatenate([[0], np.cumsum(cells[columns])]), strict=False))
+    found = np.zeros((family.outputs, 1 + int(cells[columns].sum())))
+    for block in f.blocks:
+        stack = block.stack
+        for tree, weight in enumerate(block.weights):
+            splits = Splits(stack["node"][tree], stack["column"][tree], stack["left"][tree])
+            split = np.unique(splits.column[splits.node >= 0]).tolist()
+            output, values = int(stack["output"][tree]), weight * stack["value"][tree]
+            if not split:
+                found[output, 0] += values[0]
+            elif len(split) == 1 and split[0] in first:
+                size = int(cells[split[0]])
+                z = np.zeros((size, family.layout.cells.shape[0]), np.uint8)
+                z[:, split[0]] = np.arange(size)
+                at = first[split[0]]
+                found[output, at : at + size] += values[route(splits, z, np.zeros(size, np.int32))]
+    return found

@@ -1,0 +1,145 @@
+"""Survival curves over sites, and the log-rank test: from totals (`ffgb survival`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from ffgb.core.regression.design import DesignColumn, Variable
+from ffgb.core.regression.kaplan_meier import Curve, LogRank, curves, log_rank
+from ffgb.core.regression.sums import ColumnOrders, largest_of
+from ffgb.core.regression.survival import Survival
+from ffgb.core.types import Array
+from ffgb.data.records import SITE, agreed_kinds, levels_of
+from ffgb.errors import FFGBError, option
+from ffgb.features.tables import LEAST
+from ffgb.runs.statistics import Data, asking, check_times, read_sites
+
+FINE = 1024
+"""Cells of time that are counted before they are joined, if no times are given."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SurvivalResult:
+    """Kaplan and Meier's curves of all sites' rows, at the ends of intervals of time."""
+
+    curves: Mapping[str, Curve]
+    """By group; of all rows, it is called "all"."""
+    test: LogRank | None
+    """None for one group."""
+    level: float
+    """Of the confidence intervals."""
+    by: str | None
+    left_out: int
+    """Rows with a missing value."""
+    sites: tuple[str, ...]
+    masked: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        groups = []
+        for name, curve in self.curves.items():
+            low, high = curve.interval(self.level)
+            values = curve.times, curve.at_risk, curve.events, curve.censored, curve.survival, low, high
+            words = ("time", "at_risk", "events", "censored", "survival", "low", "high")
+            rows = [{w: float(v) for w, v in zip(words, row, strict=True)} for row in zip(*values, strict=True)]
+            groups.append({"group": name, "median": curve.median, "curve": rows})
+        test = None
+        if self.test is not None:
+            test = {"chi2": self.test.chi2, "degrees": self.test.degrees, "p_value": self.test.p_value}
+        return {
+            "by": self.by,
+            "left_out": self.left_out,
+            "sites": list(self.sites),
+            "level": self.level,
+            "secure": self.masked,
+            "groups": groups,
+            "log_rank": test,
+        }
+
+
+def survival_curves(
+    data: Data,
+    *,
+    time: str,
+    event: str,
+    by: str | None = None,
+    times: Sequence[float] | None = None,
+    level: float = 0.95,
+    least: int = LEAST,
+    secure: bool = False,
+) -> SurvivalResult:
+    """Kaplan and Meier's curves of all sites' rows, and the log-rank test of groups, from counts by interval of time.
+
+    Times are rounded up to the ends of intervals.  Intervals are joined until each tells at least `least` rows of every
+    group from the others, with an event and without one, or none.
+
+    Parameters
+    ----------
+    data
+        One table a site: paths of CSV or Parquet files or data frames, perhaps by the names of the sites.
+    time, event
+        Columns: the time until the event or the end of observation, and 1 for an event, 0 for none.
+    by
+        A column with the groups, or "site".
+    times
+        Ends of intervals; without them about twenty, by the number of events.
+    level
+        Of the confidence intervals.
+    least
+        Rows of all sites that an interval must have of each group.
+    secure
+        Add totals up under masks.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> site = pd.DataFrame({"days": [1, 2, 3, 4], "died": [1, 0, 1, 0]})
+    >>> found = survival_curves([site, site, site], time="days", event="died", times=[1, 2, 3, 4], least=1)
+    >>> found.curves["all"].survival.round(3).tolist()
+    [0.75, 0.375]
+    """
+    if not 0.0 < level < 1.0:
+        raise FFGBError(f"{option('level')} is a number between 0 and 1, not {level:g}")
+    edges = None if times is None else _edges(times)
+    used = list(dict.fromkeys([time, event, *([by] if by is not None else [])]))
+    if len(used) < 2 + (by is not None):
+        raise FFGBError("the time, the event and the groups are columns of their own")
+    sites = read_sites(data, used, [by] if by is not None else [])
+    if secure and by == SITE and sites[0].own_site:
+        raise FFGBError(f"the curve of a site is what masks are to hide; use {option('secure', 'off')}")
+    coded = agreed_kinds(sites, used)
+    if wrong := [name for name in (time, event) if name in coded]:
+        raise FFGBError(f"{wrong[0]!r} is a column of text; times are numbers, and events are 0 or 1")
+    survival = Survival(Variable(time), Variable(event))
+    check_times(survival, sites)
+    records = [site.complete() for site in sites]
+    with asking([site.name for site in sites], records, secure=secure) as asked:
+        groups = [DesignColumn("all", ())]
+        if by is not None:
+            groups = [DesignColumn(level, (Variable(by, level),)) for level in levels_of(asked.ask, [by], least)[by]]
+        cells = edges
+        if cells is None:
+            counts = asked.ask(ColumnOrders((DesignColumn(time, (survival.time,)),), np.zeros(1)))
+            cells = np.linspace(0.0, largest_of(counts[0]), FINE + 1)[1:]
+        found = curves(asked.ask, survival, groups, cells, least, some=edges is None)
+    return SurvivalResult(
+        {group.name: curve for group, curve in zip(groups, found, strict=True)},
+        log_rank(found) if len(found) > 1 else None,
+        level,
+        by,
+        sum(each.left_out for each in records),
+        tuple(site.name for site in sites),
+        secure,
+    )
+
+
+def _edges(times: Sequence[float]) -> Array:
+    edges = np.unique(np.asarray(times, np.float64))
+    if not len(edges) or not np.isfinite(edges).all() or edges[0] < 0:
+        raise FFGBError(f"{option('times')} are numbers from 0 on, for example 365,730")
+    return edges

@@ -1,0 +1,154 @@
+"""Blends of boosted trees: stopped, blended and calibrated by rows set aside, the same over any split of the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from ffgb import Config, FFGBClassifier, train
+from ffgb.algorithms.blended import ALONE, SLOPES, Blended
+from ffgb.algorithms.trees_shared import TreesShared
+from ffgb.core.folds import Folds
+from ffgb.core.judgement import calibration
+from ffgb.core.losses import Logistic
+from ffgb.core.points import Points
+from ffgb.core.tree_growth import Growth
+from ffgb.core.versions import Versions
+from ffgb.engines.local import local_engine
+from ffgb.errors import FFGBError
+from ffgb.features.bins import bins_of
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.learners.boosted_trees import BoostedTrees
+
+SMALL = Growth(leaves=6, levels=3, least_rows=5, by_level=True)
+
+
+def blend(rounds: int = 3, **more: Any) -> Blended:
+    deep = TreesShared(0.5, 2, 0.5, 2, SMALL)
+    return Blended(deep, replace(deep, growth=Growth(leaves=3, levels=2, least_rows=5), seed=1), **more)
+
+
+def data(n: int = 240) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 4)).astype(np.float32)
+    return x, (x[:, 0] * x[:, 1] + x[:, 2] + rng.normal(size=n) > 0).astype(int)
+
+
+def trained(parts: Any, rounds: int, algorithm: Any, tests: Any = ()) -> tuple[Server, Any, list[dict[str, Any]]]:
+    holdings = [Holding(x, y) for x, y in (*parts, *tests)]
+    with local_engine(holdings, 0) as engine:
+        server = Server(engine, [len(y) for _, y in parts], len(tests), by_size=True)
+
+        def learner(ask: Any) -> Any:
+            return BoostedTrees(bins_of(ask, ("a", "b", "c", "d"), 4, 20, 5), 1, 6), None
+
+        state = server.start(algorithm, learner, Logistic())
+        metrics = []
+        for after, line in server.rounds(state, rounds):
+            state = after
+            metrics.append(line)
+        settled = server.settle(state, metrics)
+        assert settled is not None
+        return server, (state, *settled), metrics
+
+
+def test_a_version_is_what_training_without_its_fold_gives() -> None:
+    x, y = data()
+    algorithm = blend()
+    _, (state, _, _), _ = trained([(x, y)], 3, algorithm)
+    folds: Folds = state.job.algorithm.folds
+    assert folds.without.tolist() == [-1, 0, 1, 2, 3, 4] * 3
+    fold = folds.of(Points(0, x, y))
+    every = state.f.evaluate(state.job.family.features(x)).reshape(len(x), 18)
+    for version, left_out in ((0, None), (1, 0), (3, 2)):
+        # the same trees, grown from the other rows alone
+        rows = np.flatnonzero(fold != left_out) if left_out is not None else np.arange(len(x))
+        with local_engine([Holding(x[rows], y[rows])], 0) as engine:
+            server = Server(engine, [len(rows)], 0, by_size=True)
+            strand = state.job.algorithm.deep
+            family = replace(state.job.family, outputs=1)
+            alone = server.start(strand, lambda ask, family=family: (family, None), Logistic())
+            constant = replace(alone.job.algorithm, start_values=strand.start_values)
+            alone = replace(alone, job=replace(alone.job, algorithm=constant), f=constant.start(family, 0))
+            server.go_on(alone, alone.job)
+            for after, _ in server.rounds(alone, 3):
+                alone = after
+        np.testing.assert_allclose(alone.f(x)[:, 0], every[:, version], atol=1e-9)
+
+
+def test_the_result_is_the_blend_that_was_chosen() -> None:
+    x, y = data()
+    _, (state, settled, line), metrics = trained([(x, y)], 4, blend())
+    best = min(metrics, key=lambda each: each["held_out"])
+    algorithm = state.job.algorithm
+    weights = algorithm.candidates[int(best["blend"])]
+    _, (early, _, _), _ = trained([(x, y)], metrics.index(best), blend())
+    every = early.f(x).reshape(len(x), 3, 6)[:, :, 0]
+    start = algorithm.deep.start_values[0]
+    expected = start + (every - start) @ weights
+    np.testing.assert_allclose(settled.f(x)[:, 0], expected, atol=1e-9)
+    assert settled.job.loss == Logistic()
+    assert not isinstance(settled.job.loss, Versions)
+    p = Logistic().value(settled.f(x), y).mean()
+    assert line["train_loss"] == pytest.approx(p)
+
+
+def test_candidates_shrink_and_blend() -> None:
+    found = blend().candidates
+    assert found.shape == (5 * len(SLOPES), 2)  # before the table is known there is no additive model
+    assert set(np.round(found.sum(axis=1), 9)) == set(SLOPES)
+
+
+def test_training_ends_when_the_score_is_no_longer_better() -> None:
+    algorithm = blend(patience=3)
+    falling = [dict.fromkeys(("held_out", *ALONE), v) for v in (1.0, 0.9, 0.8, 0.7)]
+    assert not algorithm.over(falling[:3])
+    assert not algorithm.over(falling)
+    assert algorithm.over([*falling, *(dict.fromkeys(("held_out", *ALONE), 0.6999) for _ in range(3))])
+
+
+def test_the_same_model_over_any_split_under_masks_and_after_an_interruption(tmp_path: Any) -> None:
+    def go(out: Any = None, resume: bool = False, stop: int = 99, **more: Any) -> Any:
+        lines: list[Any] = []
+        config = Config(data=("wine",), learner="blend", rounds=2, trees_a_round=2, **{"clients": 3, **more})
+        return train(
+            config, out, workers=0, resume=resume, on_round=lines.append, should_stop=lambda: len(lines) >= stop
+        )
+
+    expected = go().model.to_bytes()
+    assert go(clients=5, split="iid").model.to_bytes() == expected
+    assert go(secure="on").model.to_bytes() == expected
+    first = go(tmp_path / "run", stop=1)
+    assert not first.finished
+    second = go(tmp_path / "run", resume=True)
+    assert second.finished
+    assert second.model.to_bytes() == expected
+    third = go(tmp_path / "run", resume=True)  # there is nothing left to do
+    assert third.model.to_bytes() == expected
+    assert third.metrics[-1]["settled"] == 1.0
+    assert [line["round"] for line in third.metrics] == [1, 2, 3]
+
+
+def test_probabilities_are_calibrated_where_few_rows_tempt_to_be_sure() -> None:
+    set_ = load_breast_cancer()
+    rng = np.random.default_rng(0)
+    x = set_.data[:, :6].astype(np.float32)
+    y = np.where(rng.uniform(size=len(x)) < 0.25, 1 - set_.target, set_.target)  # a quarter of the labels is wrong
+    order = rng.permutation(len(x))
+    model = FFGBClassifier(learner="blend").fit(x[order[:300]], y[order[:300]])
+    p = model.predict_proba(x[order[300:]])[:, 1]
+    line = calibration(p, y[order[300:]], np.ones(len(p)))
+    assert line is not None
+    assert 0.7 < line[1] < 1.5
+
+
+def test_a_blend_begins_with_a_constant(tmp_path: Any) -> None:
+    run = train(Config(data=("wine",), clients=2, learner="trees", rounds=1), tmp_path / "a", workers=0)
+    assert run.finished
+    with pytest.raises(FFGBError):
+        train(Config(data=("wine",), clients=2, learner="blend", rounds=1, start=str(tmp_path / "a")), workers=0)

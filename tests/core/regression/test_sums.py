@@ -1,0 +1,64 @@
+"""Sums over rows are exact: the same bits over any split, and as close as float64 to the sums of a central program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffgb.core.points import Points
+from ffgb.core.questions import Ask, Here, Question
+from ffgb.core.regression.design import Design, DesignColumn, Records, Variable
+from ffgb.core.regression.families import FAMILIES
+from ffgb.core.regression.sums import RowModel, sums_at
+from ffgb.core.types import Array
+from ffgb.privacy.integers import add, from_integers, to_integers
+
+
+def adding(sites: list[Records]) -> Ask:
+    """An `ask` that sees nothing but sums, as integers."""
+
+    def ask(question: Question) -> Any:
+        here = [Here(Points(i, np.zeros((1, 1)), np.zeros(1)), 1.0, said=said) for i, said in enumerate(sites)]
+        whole = add((to_integers(question.part(each), question.sums) for each in here), question.sums)
+        return question.total(from_integers(whole, question.sums))
+
+    return ask
+
+
+def model_of(p: int, family: str) -> RowModel:
+    columns = (DesignColumn("Intercept", ()), *(DesignColumn(f"x{k}", (Variable(f"x{k}"),)) for k in range(1, p)))
+    design = Design(columns, np.zeros(p), np.full(p, 8.0))
+    return RowModel(design, Variable("y"), FAMILIES[family], weights=Variable("w"))
+
+
+def records(x: Array, y: Array, w: Array) -> Records:
+    return Records({"y": y, "w": w, **{f"x{k}": x[:, k] for k in range(1, x.shape[1])}}, {}, len(y))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(FAMILIES)), st.integers(2, 6), st.integers(1, 9000))
+def test_sums_have_the_same_bits_over_any_split(seed: int, family: str, p: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = np.clip(rng.normal(size=(n, p)), -7.9, 7.9)
+    x[:, 0] = 1.0
+    y = rng.random(n) + 0.01 if family != "binomial" else (rng.random(n) < 0.4) * 1.0
+    w = rng.lognormal(0, 2, n)
+    model, beta = model_of(p, family), rng.normal(size=p)
+    asked = ("deviance", "pearson"), ("score",), ("information", "squared score", "observed")
+    cuts = np.sort(rng.integers(0, n + 1, 3))
+    mixed = rng.permutation(n)
+    splits = [[np.arange(n)], np.split(np.arange(n), cuts), np.split(mixed, cuts)]
+    totals = [sums_at(adding([records(x[r], y[r], w[r]) for r in rows]), model, beta, *asked) for rows in splits]
+    for other in totals[1:]:
+        assert all(np.array_equal(one, same) for one, same in zip(totals[0], other, strict=True))
+    design = x / 8.0
+    mu = model.family.mean(design @ beta)
+    information, score = w * model.family.weight(mu), w * model.family.score(y, mu)
+    for gram, v in zip(totals[0].grams, (information, score**2, w * model.family.observed(y, mu)), strict=True):
+        size = np.sqrt(np.abs(v).max())
+        np.testing.assert_allclose(gram, (design.T * v) @ design, rtol=1e-9, atol=1e-11 * size**2 * n)
+    np.testing.assert_allclose(totals[0].vectors[0], design.T @ score, rtol=1e-9, atol=1e-12 * np.abs(score).sum())
+    np.testing.assert_allclose(totals[0].numbers[0], (w * model.family.deviance(y, mu)).sum(), rtol=1e-9)

@@ -1,0 +1,79 @@
+"""The posterior of additive models: against dense formulas, and where the evidence is largest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+
+from ffgb.core import additive
+from ffgb.core.additive import FIRST, FLAT, Column, Prior, Sums, posterior
+
+Array = np.ndarray
+
+
+def rows_of(seed: int, n: int) -> tuple[Array, Prior]:
+    """One-hot cells of a column of numbers with missing values, one of categories, one of two bins; and the prior."""
+    rng = np.random.default_rng(seed)
+    cells = [rng.integers(0, 9, n), rng.integers(0, 12, n), rng.integers(0, 2, n)]
+    hot = [np.eye(k)[z] for k, z in zip((9, 12, 2), cells, strict=True)]
+    rows = [h.sum(axis=0) for h in hot]
+    columns = [Column(rows[0], np.arange(8.0) ** 2), Column(rows[1], None), Column(rows[2], np.array([0.0, 1.0]))]
+    return np.concatenate([np.ones((n, 1)), *hot], axis=1), Prior.of(columns)
+
+
+def sums_of(x: Array, y: Array) -> Sums:
+    """Of half the squared error, at f = 0."""
+    gradient: Array = -(x.T @ y)
+    return Sums(gradient[None], x.sum(axis=0)[None], x.T @ x, np.array([float(y @ y)]), float(len(y)))
+
+
+def test_terms_are_the_mean_given_the_scales() -> None:
+    x, prior = rows_of(0, 300)
+    y = np.random.default_rng(1).standard_normal(300)
+    found = posterior(prior, sums_of(x, y), np.zeros((1, x.shape[1])), dispersed=False, iterations=0)
+    spread = np.where(prior.group < 0, FLAT, FIRST)
+    covariance = x @ (prior.basis * spread) @ prior.basis.T
+    expected = (prior.basis * spread) @ prior.basis.T @ x.T @ np.linalg.solve(covariance @ x.T + np.eye(300), y)
+    assert np.allclose(found.terms[0], expected, atol=1e-8)
+    # from other terms the same is found: the loss is a parabola
+    w = np.random.default_rng(2).standard_normal((1, x.shape[1]))
+    moved = sums_of(x, y - x @ w[0])
+    again = posterior(prior, moved, w, dispersed=False, iterations=0)
+    assert np.allclose(again.terms, found.terms, atol=1e-8)
+
+
+def test_each_part_is_centred_over_the_rows() -> None:
+    x, prior = rows_of(3, 200)
+    assert np.allclose((x @ prior.basis).mean(axis=0)[1:], 0.0, atol=1e-12)
+
+
+def test_the_scale_is_where_the_evidence_is_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(additive, "PULL", 1e-6)
+    monkeypatch.setattr(additive, "SETTLED", 1e-9)
+    rng, n = np.random.default_rng(4), 2000
+    cells = rng.integers(0, 40, n)
+    effects = 0.5 * rng.standard_normal(40)
+    y = effects[cells] + rng.standard_normal(n)
+    hot = np.eye(40)[cells]
+    x = np.concatenate([np.ones((n, 1)), hot], axis=1)
+    prior = Prior.of([Column(hot.sum(axis=0), None)])
+    fit = posterior(prior, sums_of(x, y), np.zeros((1, 41)), dispersed=False, iterations=500)
+    means, rows = hot.T @ y / hot.sum(axis=0), hot.sum(axis=0)
+    centre = prior.basis[1:, 1:]
+
+    def minus_evidence(log_scale: float) -> float:
+        covariance = np.exp(log_scale) * centre @ centre.T + FLAT * np.ones((40, 40)) + np.diag(1.0 / rows)
+        return -float(multivariate_normal(np.zeros(40), covariance).logpdf(means))
+
+    best = minimize_scalar(minus_evidence, bounds=(-6.0, 3.0), method="bounded").x
+    assert fit.scale[-1] == pytest.approx(np.exp(best), rel=1e-3)
+
+
+def test_the_noise_is_estimated() -> None:
+    x, prior = rows_of(5, 4000)
+    y = 3.0 * np.random.default_rng(6).standard_normal(4000) + x[:, 3]
+    fit = posterior(prior, sums_of(x, y), np.zeros((1, x.shape[1])), dispersed=True)
+    assert fit.dispersion[0] == pytest.approx(9.0, rel=0.1)
+    assert 1.0 < fit.freedom < 22.0

@@ -1,0 +1,65 @@
+"""Cells of a node are merged until both of its children have no rows in each, or enough."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffgb.core.cells import heads, regrouped
+from ffgb.core.splits import Layout
+
+BINS, MISSING, KINDS = (
+    np.array([7, 1, 12, 5]),
+    np.array([True, True, False, False]),
+    np.array([False, False, False, True]),
+)
+LAYOUT = Layout(BINS, MISSING, KINDS)
+
+
+@given(seed=st.integers(0, 10**6), least=st.integers(1, 12), crowd=st.sampled_from([0.5, 3.0, 20.0]))
+@settings(max_examples=150)
+def test_every_merged_cell_has_no_rows_or_enough_in_both_children(seed: int, least: int, crowd: float) -> None:
+    rng, columns = np.random.default_rng(seed), np.array([2, 0, 3, 1])
+    cells = LAYOUT.cells[columns]
+    first = np.cumsum(cells) - cells
+    before = np.arange(cells.sum())
+    # rows by column, so that all columns have the same ones; one level below the other
+    z = np.stack([f + rng.integers(0, n, int(crowd * 40)) ** 2 // n for f, n in zip(first, cells, strict=True)], axis=1)
+    for _ in range(4):
+        left = z[:, rng.integers(len(columns))] % 3 == rng.integers(3)
+        sides = [np.bincount(before[some].ravel(), minlength=len(before)) for some in (z[left], z[~left])]
+        if any(0 < side.sum() < len(columns) * least for side in sides):
+            break  # a leaf has enough rows
+        found = heads(sides[0], sides[1], before, LAYOUT, columns, least)
+        assert np.array_equal(found[found], found)
+        assert np.array_equal(found[before], found)  # what was together stays so
+        for side in sides:
+            counts = np.bincount(found, side, len(found))
+            assert not ((counts > 0) & (counts < least)).any()
+            assert np.array_equal(regrouped(np.stack([side] * 3), found)[2], counts)
+        for column, f, n in zip(columns, first, cells, strict=True):
+            own = found[f : f + n]
+            assert own.min() >= f
+            assert own.max() < f + n
+            if not KINDS[column]:
+                bins = own[: BINS[column]]
+                assert (np.diff(bins) >= 0).all()  # neighbours
+                assert all(bins[h - f] == h and h == f + np.flatnonzero(bins == h).max() for h in np.unique(bins))
+                if MISSING[column]:
+                    assert own[-1] in (f + n - 1, bins[-1])
+        keep = left if sides[0].sum() and rng.random() < 0.5 else ~left
+        z, before = z[keep], found
+        if not len(z):
+            break
+
+
+def test_nothing_is_merged_that_has_enough_rows() -> None:
+    columns = np.arange(4)
+    everything = np.arange(LAYOUT.cells.sum())
+    many = np.full(len(everything), 5)
+    for rest in (many, np.zeros_like(many)):
+        assert np.array_equal(heads(many, rest, everything, LAYOUT, columns, 5), everything)
+    few = many.copy()
+    few[3] = 4
+    assert np.flatnonzero(heads(few, many, everything, LAYOUT, columns, 5) != everything).tolist() == [3]
