@@ -59,7 +59,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # What the tests need besides.
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/python $(INSTALL) --editable '.[neural,simulation,onnx,transport,plots,secure,fast,dev,docs]'
+	$(DEV)/bin/python $(INSTALL) --editable '.[neural,simulation,onnx,transport,plots,secure,fast,sql,excel,dev,docs]'
 	touch $@
 
 clean:

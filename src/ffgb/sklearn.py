@@ -74,6 +74,7 @@ LEAST = 2
 ELSEWHERE = (
     *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
     *("weights", "exposure", "group", "start", "distill_data"),
+    *("sep", "decimal", "encoding", "sheet", "drop", "missing", "schema"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}

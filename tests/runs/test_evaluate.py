@@ -96,3 +96,23 @@ def test_rows_count_as_much_as_they_weigh(tmp_path: Path, target: str) -> None:
     new.loc[new.index.repeat(new["w"])].assign(w=1).to_csv(tmp_path / "repeated.csv", index=False)
     weighed, copies = (evaluate(run, [str(tmp_path / f"{k}.csv")])["all"] for k in ("new", "repeated"))
     assert weighed == pytest.approx(copies | {"rows": 90})
+
+
+def test_a_file_that_was_trained_on_is_scored_on_its_held_out_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = [str(site(tmp_path / f"{name}.csv", rows, 1, 2)) for name, rows in (("a", 60), ("b", 50))]
+    config = Config(data=tuple(own), target="y", rounds=1, seed=3)
+    train(config, tmp_path / "run", workers=0)
+    run = Run.open(tmp_path / "run")
+    (tmp_path / "copy").mkdir()
+    copy = str(Path(own[0]).rename(tmp_path / "copy" / "other.csv"))  # known by its content
+    scores = evaluate(run, [copy])
+    assert scores["all"]["rows"] == 12
+    assert "the model was trained on other: only its 12 rows that were held out are scored" in caplog.text
+    Path(copy).rename(own[0])
+    assert scores["all"] == evaluate(run)["a"]
+    new = str(site(tmp_path / "c.csv", 40, 1, 5))
+    both = evaluate(run, [own[0], new])
+    assert [part["rows"] for part in both.values()] == [52, 12, 40]
+    assert both["c"] == evaluate(run, [new])["all"]

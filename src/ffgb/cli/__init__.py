@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -20,6 +21,8 @@ import ffgb.cli.statistics
 import ffgb.cli.studies
 import ffgb.cli.sites
 import ffgb.cli.data
+import ffgb.cli.schemas
+import ffgb.cli.doctor
 # isort: on
 
 
@@ -35,7 +38,8 @@ def main() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines("ffgb: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    if ffgb.cli.lazily.wants_train(sys.argv[1:]):
+    completed = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))  # a shell asks what may follow
+    if ffgb.cli.lazily.wants_train(sys.argv[1:] or completed.split()[1:]):
         ffgb.cli.lazily.load_train()
     try:
         app()

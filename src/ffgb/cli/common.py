@@ -29,7 +29,7 @@ from ffgb.errors import FFGBError, printable
 app = typer.Typer(
     help="Federated functional gradient boosting: sites that do not pool their data train one function together.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

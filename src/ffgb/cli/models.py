@@ -83,11 +83,15 @@ def predict(
     learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
+    from ffgb.data.reading import PLAIN, Reading
     from ffgb.runs import evaluate as scoring
+    from ffgb.runs.directory import Run
     from ffgb.runs.model import Model
 
     trust(learner)
-    frame = scoring.predict(Model.load(run), file)
+    kept = (run / "config.json").exists()
+    reading = Reading.of(Run.open(run).config).of_values if kept else PLAIN
+    frame = scoring.predict(Model.load(run), file, reading)
     text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
     if output is None and sys.stdout.isatty():
         for line in text.rstrip("\n").split("\n"):

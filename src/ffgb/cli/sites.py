@@ -79,6 +79,7 @@ Trainings = Annotated[int | None, typer.Option(help="How many trainings with thi
 LeastRows = Annotated[int | None, typer.Option(help="Fewest rows to train with.", **RULE)]
 LeastClass = Annotated[int | None, typer.Option(help="Fewest rows of each class.", **RULE)]
 LeastCell = Annotated[int | None, typer.Option(help="Fewest rows in a cell of a histogram, without masks.", **RULE)]
+FileOption = Annotated[str | None, typer.Option(help="How this file is read: docs/files.md.", show_default=False)]
 Log = Annotated[Path | None, typer.Option(help="Write down every message that comes and goes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to it without being asked.")]
@@ -179,6 +180,7 @@ def sites(tls: Tls = KEYS) -> None:
 
 @app.command()
 def client(
+    context: typer.Context,
     data: Data,
     join: Join = None,
     server: Server = None,
@@ -201,46 +203,69 @@ def client(
     dry_run: DryRun = False,
     yes: Yes = False,
     no_page: NoPage = False,
+    sep: FileOption = None,
+    decimal: FileOption = None,
+    encoding: FileOption = None,
+    sheet: FileOption = None,
+    drop: FileOption = None,
+    missing: FileOption = None,
+    schema: FileOption = None,
 ) -> None:
     """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
 
-    First it shows what will be sent, and asks.  What was not agreed to is not answered.
+    The job comes from the server.  First this command shows it, and what will be sent, and asks.  What was not agreed
+    to is not answered.  When a training ends, the site keeps the model.
     """
+    from ffgb.data.reading import refuse_unreadable
     from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
     from ffgb.deployment.attendant import Attendant, Least
     from ffgb.deployment.board import SiteBoard
     from ffgb.deployment.identity import SiteIdentity
+    from ffgb.deployment.keepsake import Keepsake
     from ffgb.deployment.keys import check_name
     from ffgb.deployment.site import Home, inputs_of
 
     way = _way(join, server, tls, key, insecure=insecure, dry_run=dry_run)
-    settings, target, task = _settings(config, target, task, secure)
+    called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
+    home = Home.of(way.address, called)
+    refuse_unreadable(data)  # before anyone is asked
+    reading = _reading(context)
+    job = None
+    if config is None and (job := home.job if dry_run else _proposed(way, home)) is not None:
+        settings, target, task = _of_job(job, target, task, secure, policy)
+    else:
+        settings, target, task = _settings(config, target, task, secure)
     given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
     rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
-    called = name or way.name or _called(way.address, data, key, insecure or dry_run)
-    site = Site(check_name(called), data.absolute(), target, task, **_only(settings, "categories", "rare"))
+    known = {**_only(settings, "categories", "rare"), "reading": reading(settings)}
+    site = Site(called, data.absolute(), target, task, **known)
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
-    home = Home.of(way.address, site.name)
     refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
-    inputs = inputs_of(data, settings, target, task, site.name, rules)
+    inputs = inputs_of(data, settings, target, task, site.name, rules, site.reading)
     agreement = None if dry_run else home.agreed(inputs)
     if agreement is None:
+        _show_job(job)
         agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)
         if dry_run:
             return
         home.agree(inputs, _consented(agreement, home, rules, yes))
+    if job is not None:
+        home.keep_job(job)
+    screen = _Screen()
     attendant = Attendant(
         *(site, settings, agreement, Ledger(home.ledger)),
         refused=refused,
         least=least,
         policy=rules,
-        identity=SiteIdentity.of(site.name, home.folder, key, rules, _acquainted(yes)),
+        identity=SiteIdentity.of(site.name, home.folder, key, rules, _acquainted(yes, screen)),
         log=log and log.absolute(),
         board=SiteBoard(site.name, way.address),
+        keepsake=Keepsake(home.folder, settings),
+        job=job,
     )
-    _attend(way, home, attendant, no_page=no_page)
+    _attend(way, home, attendant, screen, no_page=no_page)
     print("ffgb: this site has left", file=sys.stderr)
 
 
@@ -333,16 +358,32 @@ def _rules(file: Path | None, settings: Mapping[str, Any], given: Mapping[str, A
     return rules
 
 
-def _acquainted(yes: bool) -> Callable[[Mapping[str, str]], bool]:
+@final
+@dataclass
+class _Screen:
+    """What is shown while a site waits: it must not write over a question."""
+
+    status: Any = None
+
+    def asked(self, question: str) -> bool:
+        """The owner's answer to a question."""
+        if self.status is None:
+            return _asked(question)
+        self.status.stop()
+        try:
+            return _asked(question)
+        finally:
+            self.status.start()
+
+
+def _acquainted(yes: bool, screen: _Screen) -> Callable[[Mapping[str, str]], bool]:
     """Asks the owner about participants that this site meets for the first time."""
 
     def confirm(participants: Mapping[str, str]) -> bool:
         print("ffgb: the other participants, with the fingerprints of their keys:", file=sys.stderr)
         for name, mark in sorted(participants.items()):
             print(f"ffgb:   {printable(name)}  {mark}", file=sys.stderr)
-        if yes or not sys.stdin.isatty():
-            return yes
-        return typer.confirm("Add this site's numbers to theirs?", err=True)
+        return yes or screen.asked("Add this site's numbers to theirs?")
 
     return confirm
 
@@ -371,7 +412,7 @@ def _rehearsed(
     return agreement
 
 
-def _attend(way: _Way, home: Any, attendant: Any, *, no_page: bool) -> None:
+def _attend(way: _Way, home: Any, attendant: Any, screen: _Screen, *, no_page: bool) -> None:
     """Join the server if that is still to be done, and answer until told to stop."""
     from ffgb.deployment.keys import der, fingerprint
     from ffgb.deployment.site import attend, connection
@@ -393,8 +434,75 @@ def _attend(way: _Way, home: Any, attendant: Any, *, no_page: bool) -> None:
                 attendant.board.state(text)
                 status.update(printable(text)) if console.is_terminal else say(text)
 
-            attendant.say = state
+            attendant.say, attendant.announce, screen.status = state, say, status
             attend(node, attendant, stop, say)
+
+
+def _proposed(way: _Way, home: Any) -> bytes | None:
+    """The job that the server proposes, or the one agreed to, if its training is under way; None: it proposes none."""
+    from ffgb.deployment.site import connection, fetch_job
+
+    def say(text: str) -> None:
+        print(f"ffgb: {printable(text)}", file=sys.stderr, flush=True)
+
+    with home.alone(), _stopped() as stop:
+        if way.invitation is not None and home.join(way.invitation, stop, say):
+            say(f"joined {way.address} as {home.name}")
+        node = None if stop.is_set() else connection(way.address, home, way.tls, way.key, insecure=way.insecure)
+        job = None if node is None else fetch_job(node, stop, say)
+        if stop.is_set():
+            raise KeyboardInterrupt
+    if job is None and (job := home.job) is None:
+        raise FFGBError(
+            "the server has a training under way that this site has not agreed to; wait for its end, or give the "
+            "options of this site with --config"
+        )
+    return job or None
+
+
+def _of_job(
+    job: bytes, target: str | None, task: str | None, secure: str | None, policy: Path | None
+) -> tuple[dict[str, Any], str | None, str | None]:
+    """The options of the server's job, if what was said here does not contradict it."""
+    from ffgb.deployment.job_file import read_job
+
+    values = read_job(job.decode("utf-8", "replace"))
+    for name, given in (("target", target), ("task", task)):
+        if given is not None and values.get(name) not in (None, given):
+            raise FFGBError(f"the server's job has {name} = {printable(values[name])!r}, and here it is {given!r}")
+    if values.get("secure") == "off" and secure != "off" and policy is None:
+        raise FFGBError(
+            'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
+            "and could compute rows from them; agree to that with --secure off"
+        )
+    target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
+    rest = {name: value for name, value in values.items() if name not in ("target", "task")}
+    return {**rest, "data": ["sites"]}, target, task
+
+
+def _show_job(job: bytes | None) -> None:
+    """The job that the owner is asked to agree to, in words and as it came."""
+    from ffgb.deployment.job_file import in_words, read_job
+
+    if job is None:
+        return
+    console = Console(stderr=True, highlight=False)
+    console.print("\n[bold]The job that the server proposes[/bold]")
+    for text in in_words(read_job(job.decode("utf-8", "replace"))):
+        console.print(f"• {printable(text)}", markup=False)
+    for line in job.decode("utf-8", "replace").splitlines():
+        console.print(f"    {printable(line)}", markup=False, soft_wrap=True)
+
+
+def _reading(context: typer.Context) -> Callable[[Mapping[str, Any]], Any]:
+    """How this site's file is read: by the options of the training, and those given here, which come first."""
+    from ffgb.data.reading import SETTINGS, Reading
+
+    own = {}
+    for each in SETTINGS:
+        if (text := context.params.get(each.name)) is not None:
+            own[each.name] = each.check(each.read(text))
+    return lambda settings: Reading.of({**settings, **own})
 
 
 def _only(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -402,8 +510,21 @@ def _only(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _confirmed(address: str, trainings: int) -> bool:
-    question = f"Send this, in up to {trainings} trainings with {address}?"
-    return sys.stdin.isatty() and typer.confirm(question)
+    return _asked(f"Send this, in up to {trainings} trainings with {address}?")
+
+
+def _asked(question: str) -> bool:
+    """The owner's answer, if there is a terminal: also if the invitation came by standard input."""
+    if sys.stdin.isatty():
+        return typer.confirm(question, err=True)
+    if not sys.stderr.isatty():
+        return False
+    try:
+        with Path("/dev/tty").open() as terminal:
+            print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+            return terminal.readline().strip().lower() in ("y", "yes")
+    except OSError:
+        return False
 
 
 def _invitation(line: str | None) -> Any:
@@ -416,12 +537,13 @@ def _invitation(line: str | None) -> Any:
 
 def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
     """A site's name, if neither the command nor an invitation says it."""
+    from ffgb.data.reading import bare_name
     from ffgb.deployment.site import Home
 
     if key is not None:
         return key.stem
     if trial:
-        return "".join(c if c.isalnum() or c in "-_" else "-" for c in data.stem).lstrip("-_") or "site"
+        return "".join(c if c.isalnum() or c in "-_" else "-" for c in bare_name(data)).lstrip("-_") or "site"
     names = Home.known(address)
     if len(names) != 1:
         raise FFGBError(f"this machine has joined {address} as {', '.join(names)}; say which with --name")

@@ -115,7 +115,8 @@ def train(ctx: typer.Context, **values: Any) -> None:
     else:
         config = Config(**given)
         if config.files:  # as absolute paths, so that the run can be evaluated from anywhere
-            config = Config(**{**given, "data": tuple(str(Path(file).absolute()) for file in config.data)})
+            schema = {} if config.schema is None else {"schema": str(Path(config.schema).absolute())}
+            config = Config(**{**given, **schema, "data": tuple(str(Path(file).absolute()) for file in config.data)})
         out = out or _new_directory(config)
     try:
         with interruptible() as interrupted, Display(quiet=values["as_json"]) as display:

@@ -1,20 +1,18 @@
-"""Site files: one CSV, Parquet, NPZ or SQL file a client, checked so that every mistake in them is named.
+"""Site files: one table, NPZ or SQL file a client, checked so that every mistake in them is named.
 
-A CSV or Parquet file has a header, columns of numbers or of text, and a target column; preprocess.py makes numbers of
+A table (reading.py) has a header, columns of numbers or of text, and a target column; preprocess.py makes numbers of
 them.  An NPZ file has arrays `x` (n, d), or (n, channels, height, width) for images, and `y` (n,) or (n, c), and
 optionally `columns`, the d names.  Rows are counted from 1 below the header.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import difflib
 import logging
 import math
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,8 +21,6 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
@@ -33,8 +29,8 @@ from ffgb.data.formats import scaled_pixels
 from ffgb.data.identifiers import identifiers, looks_like_codes
 from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe, named_only
 from ffgb.data.preprocess import raw as raw_column
-from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_csv, check_npz, check_parquet, short_lines
-from ffgb.data.sql import query
+from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
+from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
 from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
@@ -48,13 +44,6 @@ MOST_CLASSES, MOST_OUTPUTS = 10_000, 10_000
 """Of a site."""
 MOST_PIXELS = 10**7
 """Of an image, all channels together."""
-UNKNOWN = ("?",)
-"""What stands for a missing value in CSV files, besides empty cells, NA, NaN, None and null."""
-
-_CSV = (".csv",)
-_PARQUET = (".parquet", ".pq")
-_NPZ = (".npz",)
-_SQL = (".sql",)
 _SHOWN = 12
 
 
@@ -67,6 +56,8 @@ class _Site:
     images: Array | None
     raw: Mapping[str, Array]
     y: Array
+    notes: tuple[str, ...] = ()
+    """How the file was read, where that is not plain."""
 
     def points(self, table: Table | None, rare: int) -> Array:
         """Float32 points, as the table that was agreed on makes them.
@@ -94,9 +85,12 @@ def load_sites(
     weights: str | None = None,
     exposure: str | None = None,
     group: str | None = None,
+    reading: Reading = PLAIN,
+    quiet: bool = False,
 ) -> Dataset:
     """A data set whose natural clients are the files.
 
+    `reading` says how files are read where that is not found out; how they were read is logged, unless it is `quiet`.
     `weights` is a column that says what each row weighs.  `exposure` is a column e that targets are counts for: the
     rate y/e is learnt, and a row weighs e times as much, which for counts with a log link is an offset of log e.
     `group` is a column that says which rows of a file belong together: they are held out together, or not at all.
@@ -108,7 +102,10 @@ def load_sites(
     paths = [Path(path) for path in paths]
     _check_request(paths, task, holdout)
     task = task if classes is None else CLASSIFICATION
-    sites = [_read_site(path, target, task, _kinds(categories, table)) for path in paths]
+    agreed = () if table is None else table.names
+    sites = [_read_site(path, target, task, _kinds(categories, table), reading, agreed) for path in paths]
+    notes = [note for site in sites for note in site.notes]
+    _tell(notes, quiet=quiet)
     sites, masses = _weighed(sites, weights, exposure)
     sites, groups = _grouped(sites, group)
     names, told = site_names(paths), list[str]()
@@ -143,7 +140,7 @@ def load_sites(
         site=train_rows.site,
         site_test=test_rows.site,
         table=table,
-        told=tuple(told),
+        told=(*notes, *told),
         weights=train_rows.weights if weights or exposure else None,
         weights_test=test_rows.weights if weights or exposure else None,
         group=train_rows.group if group else None,
@@ -330,25 +327,35 @@ def describe_site(
     holdout: float = HOLDOUT,
     categories: Sequence[str] = (),
     rare: int = RARE,
+    reading: Reading = PLAIN,
 ) -> Columns:
     """What may be said about a site's file: of columns what preprocess.py says, of the target its classes."""
-    site = _read_site(Path(path), target, task, _kinds(categories, None))
-    kind, values = "text", np.unique(site.y)
-    if not is_text(site.y):
-        kind = "whole" if site.y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
-    certain = task == CLASSIFICATION or kind == "text"
-    known = values.tolist() if kind != "numbers" and task != REGRESSION and (certain or len(values) <= FEW) else []
+    site = _read_site(Path(path), target, task, _kinds(categories, None), reading)
+    _tell(site.notes)
+    kind, known = _may_be_classes(site.y, task)
     train, test = _held_out(site.y, holdout)
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
     shape, columns = _form(site, rare)
     return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
 
 
-def label_counts(path: Path, target: str | None = None, task: str | None = None) -> dict[str, int]:
+def _may_be_classes(y: Array, task: str | None) -> tuple[str, list[Any]]:
+    """The kind of a target, and its different values if they may be classes."""
+    kind, values = "text", np.unique(y)
+    if not is_text(y):
+        kind = "whole" if y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
+    certain = task == CLASSIFICATION or kind == "text"
+    return kind, values.tolist() if kind != "numbers" and task != REGRESSION and (certain or len(values) <= FEW) else []
+
+
+def label_counts(
+    path: Path, target: str | None = None, task: str | None = None, reading: Reading = PLAIN
+) -> dict[str, int]:
     """Rows of each class in a site's file; none if its target is certainly a number to predict."""
-    if not describe_site(path, target, task).classes:
+    site = _read_site(Path(path), target, task, {}, reading)
+    if not _may_be_classes(site.y, task)[1]:
         return {}
-    values, counts = np.unique(_read_site(Path(path), target, task, {}).y, return_counts=True)
+    values, counts = np.unique(site.y, return_counts=True)
     return dict(zip(class_names(values), counts.tolist(), strict=True))
 
 
@@ -391,14 +398,14 @@ def settle(
     return table, classes, task, tuple(told)
 
 
-def read_points(path: Path, table: Table | None) -> Array:
+def read_points(path: Path, table: Table | None, reading: Reading = PLAIN) -> Array:
     """A file's rows as float32 points, to predict at; columns that the table does not name are not looked at.
 
     Without a table the points are images, the array `x` of an NPZ file.
     """
     path = Path(path)
-    _refuse_unreadable(path)
-    if path.suffix.lower() in _NPZ:
+    refuse_unreadable(path)
+    if kind_of(path) == "NPZ":
         x, names = _npz_points(_read_npz(path), path)
         if table is None:
             return x
@@ -406,7 +413,9 @@ def read_points(path: Path, table: Table | None) -> Array:
     elif table is None:
         raise FFGBError(f"{path} is a table, and the model needs images; give an NPZ file with an array x")
     else:
-        frame = _read_frame(path, _kinds((), table))
+        kinds = {**reading.kinds, **_kinds((), table)}
+        frame, notes = read_frame(path, kinds, reading, [c.name for c in table.columns])
+        _tell(notes)
         raw = dict.fromkeys(frame.columns)
     missing = [c.name for c in table.columns if c.name not in raw]
     if missing:
@@ -414,16 +423,17 @@ def read_points(path: Path, table: Table | None) -> Array:
             f"{path} lacks the column{'s' * (len(missing) > 1)} {_list(missing)}{_hint(missing[0], list(raw))}; "
             f"it needs all columns that the model was trained on, if only with empty cells"
         )
-    if path.suffix.lower() in _NPZ:
+    if kind_of(path) == "NPZ":
         return table(raw)
-    kinds = _kinds((), table)
-    return table({c.name: raw_column(frame, c.name, str(path), kinds[c.name]) for c in table.columns})
+    found = {c.name: raw_column(frame, c.name, str(path), kinds[c.name]) for c in table.columns}
+    reading.check(path, found)
+    return table(found)
 
 
 def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
     """Short names that tell the files apart: north.csv is north; a/data.csv and b/data.csv are a/data and b/data."""
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = tuple("/".join(path.with_suffix("").parts[-depth:]) for path in paths)
+        names = tuple("/".join(path.with_name(bare_name(path)).parts[-depth:]) for path in paths)
         if len(set(names)) == len(names):
             return names
     return tuple(str(path) for path in paths)
@@ -433,11 +443,11 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """A CSV, Parquet or SQL file as a table; columns of the kind "text" are read as they are written."""
-    _refuse_unreadable(path)
-    if path.suffix.lower() in _NPZ:
+    """A file as a table; columns of the kind "text" are read as they are written."""
+    refuse_unreadable(path)
+    if kind_of(path) == "NPZ":
         raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
-    return _read_frame(path, kinds)
+    return read_frame(path, kinds)[0]
 
 
 def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> FFGBError:
@@ -446,25 +456,16 @@ def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> F
     return FFGBError(f"{where} has no column{plural} {_list(names)}{_hint(names[0], known)}; it has {_list(known)}")
 
 
-def _refuse_unreadable(path: Path) -> None:
-    if path.is_dir():
-        raise FFGBError(f"{path} is a folder; name the files in it, one a client")
-    if not path.exists():
-        raise FFGBError(f"{path} does not exist; check the path")
-    if path.suffix.lower() not in (*_CSV, *_PARQUET, *_NPZ, *_SQL):
-        raise FFGBError(f"{path} is of an unknown kind; give a .csv, .parquet, .npz or .sql file")
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise FFGBError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
-    if empty:
-        raise FFGBError(f"{path} is empty; give a file with rows in it")
-
-
-def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[str, str]) -> _Site:
-    _refuse_unreadable(path)
-    if path.suffix.lower() in _NPZ:
+def _read_site(
+    path: Path,
+    target: str | None,
+    task: str | None,
+    kinds: Mapping[str, str],
+    reading: Reading = PLAIN,
+    agreed: Sequence[str] = (),
+) -> _Site:
+    refuse_unreadable(path)
+    if kind_of(path) == "NPZ":
         arrays = _read_npz(path)
         x, names = _npz_points(arrays, path)
         y = _npz_target(arrays, path, len(x), task)
@@ -473,7 +474,8 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
         raise FFGBError(
             f"{path} is a table, and no target is named; name the column to predict with {option('target')}"
         )
-    frame = _read_frame(path, kinds)
+    kinds = {**reading.kinds, **kinds}
+    frame, notes = read_frame(path, kinds, reading, agreed, target)
     if target not in frame.columns:
         raise FFGBError(
             f"{path} has no column {target!r} to be the target{_hint(target, frame.columns)}; "
@@ -487,12 +489,18 @@ def _read_site(path: Path, target: str | None, task: str | None, kinds: Mapping[
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
     y = _target(frame[target], path, task)
+    reading.check(path, {**columns, target: y.astype(object) if is_text(y) else y})
     if task is None and is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
         raise FFGBError(
             f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "
             f"is it a name or an id? choose another {option('target')}, or say {option('task', CLASSIFICATION)}"
         )
-    return _Site(path, None, columns, y)
+    return _Site(path, None, columns, y, tuple(notes))
+
+
+def _tell(notes: Sequence[str], *, quiet: bool = False) -> None:
+    for note in () if quiet else notes:
+        log.warning("%s", note)
 
 
 def _named(x: Array, names: Sequence[str]) -> dict[str, Array]:
@@ -527,85 +535,6 @@ def _agreed(
     return table, told
 
 
-def _read_frame(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """A table with at least one row, whose columns are told apart by their names.
-
-    What is text is read as it is written: whether 01 is a number must not depend on the other rows.
-    """
-    if path.suffix.lower() in _SQL:
-        return query(path)
-    is_csv = path.suffix.lower() in _CSV
-    header = _csv_header(path) if is_csv else _parquet_header(path)
-    for name, times in Counter(header).items():
-        if name and times > 1:
-            raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
-    if is_csv:
-        check_csv(path, len(header))
-    try:
-        if is_csv:
-            how: dict[str, Any] = {"skipinitialspace": True, "encoding": "utf-8-sig"}
-            text = [i for i, name in enumerate(header) if kinds.get(name) == TEXT]
-            own = pd.read_csv(path, nrows=0, **how).columns if text else ()  # pandas' names: they need not be stripped
-            frame: pd.DataFrame = pd.read_csv(
-                path, low_memory=False, na_values=list(UNKNOWN), dtype={own[i]: str for i in text}, **how
-            )
-        else:
-            frame = pd.read_parquet(path)
-    except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
-        raise _unreadable(path, error) from error
-    if is_csv:
-        frame.columns = pd.Index(header)  # stripped, and "" where pandas made a name up
-    if frame.empty:
-        raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
-    return frame
-
-
-def _csv_header(path: Path) -> list[str]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = (
-                row
-                for row in csv.reader(short_lines(file, path), skipinitialspace=True)
-                if any(cell.strip() for cell in row)
-            )
-            header = [cell.strip() for cell in next(rows, [])]
-            first = next(rows, [])
-    except (ValueError, csv.Error) as error:
-        raise _unreadable(path, error) from error
-    if not header:
-        raise FFGBError(f"{path} is empty; give a file with rows in it")
-    if any("\0" in cell for cell in (*header, *first)):
-        raise _unreadable(path, ValueError("it is not text"))
-    if len(header) == 1:
-        for mark, marks in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-            if mark in header[0]:
-                raise FFGBError(f"{path} is separated by {marks}; save it with commas between the values")
-    if len(first) > len(header):
-        # Pandas would take the first value of each row for the row's name, and shift the others.
-        raise FFGBError(
-            f"{path} has {len(first)} values in row 1 and {_count(header, 'name')} in its header; "
-            "give every column a name, or quote the values that contain commas"
-        )
-    return header
-
-
-def _parquet_header(path: Path) -> list[str]:
-    try:
-        check_parquet(path)
-        schema = pq.read_schema(path)
-        # A stored row index is not a column; pandas puts it aside too when it reads the rows.
-        return [str(name) for name in schema.empty_table().to_pandas().columns]
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> FFGBError:
-    kind = "CSV" if path.suffix.lower() in _CSV else "Parquet" if path.suffix.lower() in _PARQUET else "NPZ"
-    if isinstance(error, UnicodeDecodeError):
-        return FFGBError(f"{path} cannot be read as {kind} (it is not UTF-8 text); save it again as UTF-8 {kind}")
-    return FFGBError(f"{path} cannot be read as {kind} ({' '.join(str(error).split())}); save it again as {kind}")
-
-
 def _read_npz(path: Path) -> dict[str, Array]:
     names = ("x", "y", "columns")
     try:
@@ -613,7 +542,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in names if name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 # Values

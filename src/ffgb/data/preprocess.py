@@ -277,7 +277,12 @@ def _as_numbers(values: pd.Series[Any], gone: Array, what: str, *, certain: bool
         return None
     row = int(np.argmax(bad))
     shown = repr(str(values.iloc[row]))
-    how = "there, or leave it empty" if certain else f"there, leave it empty, or name it with {option('categories')}"
+    how = "there, or leave it empty"
+    if not certain:
+        how = (
+            f"there, leave it empty, name what stands for unknown with {option('missing')}, or name the column with "
+            f"{option('categories')}"
+        )
     if commas.any():
         thousands = values[~gone & bad].astype(str).str.fullmatch(r"\s*[-+]?\d{1,3}(,\d{3})+\s*").all()
         how = "without commas in them" if thousands else "with a decimal point"

@@ -18,6 +18,7 @@ from ffgb.core.survey import Surveyed
 from ffgb.data import Dataset
 from ffgb.data.files import Columns, describe_site, label_counts, load_sites, settle
 from ffgb.data.preprocess import RARE, Said, Table
+from ffgb.data.reading import PLAIN, Reading
 from ffgb.data.survey import Counts, even, surveyed, without_counts
 from ffgb.errors import FFGBError
 from ffgb.features.tables import LEAST
@@ -42,14 +43,18 @@ class Site:
     """Columns that are text, whatever they look like."""
     rare: int = RARE
     """Rows that it must have of a category before it names it."""
+    reading: Reading = PLAIN
+    """How its file is read."""
 
     def describe(self) -> Columns:
         """What it says about its file: how many rows, which classes, and of columns what preprocess.py says."""
-        return describe_site(self.path, self.target, self.task, categories=self.categories, rare=self.rare)
+        return describe_site(
+            self.path, self.target, self.task, categories=self.categories, rare=self.rare, reading=self.reading
+        )
 
     def labels(self) -> dict[str, int]:
         """Rows of each class; none if the target is a number to predict."""
-        return label_counts(self.path, self.target, self.task)
+        return label_counts(self.path, self.target, self.task, self.reading)
 
     def load(self, schema: Schema, seed: int) -> Dataset:
         """Its rows, as all have agreed to see them."""
@@ -61,6 +66,8 @@ class Site:
             classes=schema.classes or None,
             table=schema.table,
             rare=self.rare,
+            reading=self.reading,
+            quiet=True,
         )
 
     def move_in(self, schema: Schema, seed: int, identity: Callable[[int], Identity] | None = None) -> Resident:

@@ -5,11 +5,13 @@ What a file says about itself is checked as far as it can be without unpacking i
 
 from __future__ import annotations
 
+import gzip
 import math
 import zipfile
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -51,10 +53,10 @@ def check_npz(path: Path, names: Collection[str]) -> None:
                         "size in the file; if you trust it, save it unpacked, with numpy.savez"
                     )
                 need += member.file_size
-            _must_fit(path, need)
+            must_fit(path, need)
             for member in members:
                 need += CELL * _entries(archive, member)
-    _must_fit(path, need)
+    must_fit(path, need)
 
 
 def _entries(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
@@ -88,12 +90,12 @@ def check_parquet(path: Path) -> None:
             need += CELL * max(0, chunk.num_values - group.num_rows)  # of lists
             if kind.physical_type == "BYTE_ARRAY":
                 text[j] = text.get(j, 0) + chunk.num_values * chunk.total_uncompressed_size
-    _must_fit(path, need)
+    must_fit(path, need)
     for j, bound in text.items():
         if need + bound > available():  # it may be much less
             kind = about.schema.column(j)
             bound = bound if kind.max_repetition_level else _text(path, kind.path)
-            _must_fit(path, need + bound)
+            must_fit(path, need + bound)
             need += bound
 
 
@@ -113,11 +115,37 @@ def check_csv(path: Path, columns: int) -> None:
     """A table of so many columns and all lines of the file fits into memory: short lines are filled up."""
     check_columns(path, columns)
     size, lines = path.stat().st_size, 1
-    _must_fit(path, size)
-    with path.open("rb") as file:
+    must_fit(path, size)
+    with unpacked(path) as file:
         while block := file.read(_BLOCK):
             lines += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-    _must_fit(path, max(size, CELL * lines * columns))
+    must_fit(path, max(size, CELL * lines * columns))
+
+
+def is_gzip(path: Path) -> bool:
+    """Is the file packed by gzip, whatever its name is?"""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, unpacked if it is packed by gzip."""
+    with path.open("rb") as raw:
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_gzip(path) else raw
+
+
+def check_gzip(path: Path) -> None:
+    """What is packed fits into memory, and is not much larger than the file.  Raises as gzip does."""
+    size, packed = 0, path.stat().st_size
+    with unpacked(path) as file:
+        while block := file.read(_BLOCK):
+            size += len(block)
+            if size > PACKED and size > RATIO * packed:
+                raise FFGBError(
+                    f"{path} unpacks to more than {RATIO} times its size; if you trust it, unpack it first, with gunzip"
+                )
+            must_fit(path, size)
 
 
 def check_columns(path: Path, columns: int) -> None:
@@ -135,7 +163,8 @@ def short_lines(file: IO[str], path: Path) -> Iterator[str]:
         yield line
 
 
-def _must_fit(path: Path, need: int) -> None:
+def must_fit(path: Path, need: int) -> None:
+    """Raise an FFGBError if so many bytes are not free."""
     if need > (have := available()):
         raise FFGBError(
             f"{path} fills {need / 1e9:,.1f} GB of memory or more when it is read, and {have / 1e9:,.1f} GB are free; "

@@ -37,6 +37,7 @@ from ffgb.deployment.agreement import (
 )
 from ffgb.deployment.board import SiteBoard
 from ffgb.deployment.identity import SiteIdentity
+from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
@@ -207,8 +208,12 @@ class Attendant:
         log: Path | None = None,
         board: SiteBoard | None = None,
         say: Callable[[str], None] = lambda text: None,
+        keepsake: Keepsake | None = None,
+        job: bytes | None = None,
     ) -> None:
-        """Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
+        """`keepsake` keeps the model when a training ends; `job` is what the owner agreed to, if the server sent it.
+
+        Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
         `say` is told of every message.  With an identity and a policy that says so, it answers under masks alone.
         """
         self.policy, self.identity = policy or Policy(secure=False, parameters_per_row=math.inf), identity
@@ -223,6 +228,7 @@ class Attendant:
         self.site, self.settings, self.agreement, self.ledger = site, settings, agreement, ledger or Ledger()
         self.refused, self.least, self.log, self.say = refused, least or Least(rows=1), log, say
         self.board = board or SiteBoard(site.name, "")
+        self.keepsake, self.job, self.announce = keepsake, job, say
         self.training: str | None = None
         self.schema: Schema | None = None
         self.schema_hash = ""
@@ -292,10 +298,14 @@ class Attendant:
     def _answer(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
         if said.get("hello"):
             self.say("the server asks who is here")
+            if self.job is not None and data.get("job", self.job) != self.job:
+                raise FFGBError("the server has another job now; start ffgb client again to read it, and agree to it")
             told, _ = self.described()
             self._log([_line("in", "who is here"), written_down(told, "out")])
             self.board.left("who is here", "before training", (), len(told))
             return {"hello": told}, {}
+        if said.get("ended"):
+            return self._end(data, said)
         self._admit(said)
         if said.get("survey"):
             return self._survey(data["message"], [int(i) for i in said["clients"]])
@@ -318,6 +328,20 @@ class Attendant:
         self._log([written_down(data["message"], "in"), *(written_down(a, "out") for a in answers.values())])
         self.say(f"{_when(question)}: {what_leaves(question)}, {sum(map(len, answers.values())):,} bytes sent")
         return {str(i): answer for i, answer in answers.items()}, {}
+
+    def _end(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The training is over: the model is kept, if this site took part in it."""
+        if self.schema is None or said.get("training") != self.training or self.resident is None:
+            raise FFGBError("the server says that a training has ended in which this site has no part")
+        self._log([_line("in", "training has ended", bytes=sum(map(len, data.values())))])
+        if self.keepsake is not None:
+            with self._in_private():
+                texts = self.keepsake.keep(self.site, self.schema, int(said["seed"]), self.own, data)
+            for text in texts:
+                self.announce(text)
+        self.resident, self._last = None, None
+        self.say("waiting for another training; Ctrl-C ends")
+        return {}, {"thanks": True}
 
     def _identity(self) -> Callable[[int], Identity] | None:
         """Who this site's clients are to the others."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ffgb.data.reading import Reading
 from ffgb.data.sites import Site
 from ffgb.deployment.agreement import Ledger
 from ffgb.deployment.attendant import Attendant, Least, rehearse
@@ -95,7 +96,7 @@ def _attendant(config: Mapping[str, Any]) -> Attendant:
     settings = {**read_settings(None if file is None else Path(str(file))), "data": ["sites"]}
     target, task = (settings.pop(word, None) or config.get(word) for word in ("target", "task"))
     known = {word: settings[word] for word in ("categories", "rare") if word in settings}
-    site = Site(name, data.absolute(), target, task, **known)
+    site = Site(name, data.absolute(), target, task, **known, reading=Reading.of(settings))
     home = Home.of("flower:1", name)
     inputs = inputs_of(data, settings, target, task, name)
     agreement = home.agreed(inputs)

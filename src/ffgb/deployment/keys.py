@@ -203,10 +203,27 @@ class Invitation:
     def read(line: str) -> Invitation:
         found = _LINE.fullmatch(line.strip())
         if found is None:
-            raise FFGBError("this is no invitation; it is one line that begins with ffgb: and comes from the server")
+            raise FFGBError(f"{_what_it_is(line)}; an invitation is one line that begins with ffgb: and comes from the "
+                            "server's operator")  # fmt: skip
         certificate = base64.urlsafe_b64decode(found["certificate"] + "=")
         name, address = check_name(found["name"]), check_address(found["address"], "the invitation's address")
         return Invitation(name, address, certificate, found["secret"])
+
+
+def _what_it_is(line: str) -> str:
+    """What someone gave in place of an invitation."""
+    text = line.strip()
+    if "PRIVATE KEY" in text:
+        return "this is a private key, which no one else should see, and no invitation"
+    if "PUBLIC KEY" in text or text.startswith(("ssh-", "ecdsa-")):
+        return "this is a public key, and no invitation"
+    if "CERTIFICATE" in text:
+        return "this is a certificate, and no invitation"
+    if re.fullmatch(r"([0-9a-f]{4}:)+[0-9a-f]{4}", text):
+        return "this is the fingerprint of a key, and no invitation"
+    if text.startswith("ffgb:"):
+        return "this invitation is not whole: it may have lost its end, or a line break is in it"
+    return "this is no invitation" if text else "the invitation is empty"
 
 
 def invite(folder: Path, name: str, address: str, days: float = DAYS) -> Invitation:

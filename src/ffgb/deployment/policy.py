@@ -20,13 +20,13 @@ north = "0c1d:…"
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from ffgb.errors import FFGBError
+from ffgb.toml_files import did_you_mean, read_toml
 
 
 @final
@@ -75,20 +75,18 @@ class Policy:
     @staticmethod
     def read(file: Path) -> Policy:
         """The rules in a file; an FFGBError names what is wrong."""
-        try:
-            values: dict[str, Any] = tomllib.loads(file.read_text())
-        except OSError as error:
-            raise FFGBError(f"{file} cannot be read ({error.strerror})") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise FFGBError(f"{file} is not valid TOML ({error})") from error
+        toml = read_toml(file)
         known = {each.name for each in dataclasses.fields(Policy)}
-        if strange := sorted(values.keys() - known):
-            raise FFGBError(f"{file} has {strange[0]!r}, which is no rule; rules are {', '.join(sorted(known))}")
+        for name in toml.values:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                rules = ", ".join(sorted(known))
+                raise FFGBError(f"{toml.at(name)}, has {name!r}, which is no rule{hint}; rules are {rules}")
         try:
-            given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+            given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in toml.values.items()}
             return Policy(**given)
         except FFGBError as error:
-            raise FFGBError(f"{file}: {error}") from error
+            raise FFGBError(f"{toml.at(str(error).partition(' ')[0])}: {error}") from error
 
     def in_words(self) -> list[str]:
         """The rules as sentences, for whoever must allow them."""

@@ -17,6 +17,7 @@ from ffgb.data.preprocess import RARE
 from ffgb.data.sites import SITES_FILE, Met, Schema, met
 from ffgb.data.survey import survey, without_counts
 from ffgb.deployment.board import ServerBoard
+from ffgb.deployment.job_file import job_text
 from ffgb.deployment.keys import der, fingerprint, registered, server_files, welcome
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted, FlowerEngine, gather
@@ -36,6 +37,9 @@ from ffgb.runs.training import Elsewhere, Result, train
 from ffgb.user_code import must_be_named
 
 log = logging.getLogger("ffgb")
+
+FAREWELL = 20.0
+"""Seconds that sites have to take the model."""
 
 
 @final
@@ -101,7 +105,7 @@ def serve(
         held.enter_context(fleet.listening())
         tell(f"listening on {service.host}:{service.port}")
         return federate(
-            Counted(fleet.grid, fleet),
+            Counted(fleet.grid, fleet, job=job_text(task.settings, task.target, task.task).encode()),
             service,
             task,
             out,
@@ -187,7 +191,7 @@ def federate(
         say(f"round {line['round']} of {total[0]}")
 
     say(f"training with {', '.join(map(shown, schema.names))}")
-    return train(
+    result = train(
         config,
         out,
         resume=resume,
@@ -197,6 +201,11 @@ def federate(
         on_round=after,
         should_stop=stop,
     )
+    if result.finished:
+        parts = {"model": result.model.to_bytes(), "summary": json.dumps(result.summary).encode()}
+        heard = engine.farewell(parts, {"ended": True}, FAREWELL)
+        say(f"training has ended; {len(heard)} of {len(nodes)} sites have the model")
+    return result
 
 
 @final
@@ -212,7 +221,8 @@ class _Asked:
 
     def engine(self, seed: int) -> FlowerEngine:
         engine = FlowerEngine(
-            *(self.grid, self.nodes, dict(enumerate(sorted(self.nodes))), self.service.deadline),
+            # owners compare fingerprints meanwhile, perhaps over the telephone
+            *(self.grid, self.nodes, dict(enumerate(sorted(self.nodes))), self.service.patience),
             seed=seed,
             met=met,
             training=self.training,

@@ -30,6 +30,8 @@ from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write
 
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
+JOB = "job.toml"
+"""The server's job, as its owner agreed to it."""
 
 
 def state_folder() -> Path:
@@ -97,6 +99,17 @@ class Home:
                 stop.wait(1.0)
         return False
 
+    @property
+    def job(self) -> bytes | None:
+        """The job that the owner agreed to; None if there is none."""
+        file = self.folder / JOB
+        return file.read_bytes() if file.exists() else None
+
+    def keep_job(self, job: bytes) -> None:
+        """Write down the job that the owner has agreed to."""
+        private(self.folder)
+        atomic_write(self.folder / JOB, job, 0o600)
+
     def agreed(self, inputs: str) -> Agreement | None:
         """What the owner agreed to for these very inputs."""
         kept = self._agreed()
@@ -146,6 +159,35 @@ def connection(address: str, home: Home, tls: Path | None, key: Path | None, *, 
         return Node(address, site_key(key), trusting((tls / AUTHORITY).read_bytes(), pinned=False))
     file = home.folder / PINNED
     return Node(address, site_key(home.folder / "key"), trusting(file.read_bytes(), pinned=True))
+
+
+class _UnderWayError(Exception):
+    """The server asks for answers, and not who is here."""
+
+
+def fetch_job(node: Node, stop: threading.Event, say: Callable[[str], None]) -> bytes | None:
+    """The job that the server proposes; nothing is answered but that the owner reads it.
+
+    None if the server has a training under way, in which this site takes part, or if it is told to stop.
+    """
+    found, done = list[bytes](), threading.Event()
+
+    def answer(data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        done.set()
+        if not said.get("hello"):
+            raise _UnderWayError  # no answer: the server asks again
+        found.append(data.get("job", b""))
+        return {}, {"waiting": True}
+
+    thread = threading.Thread(target=node.run, args=(answer, done, say, lambda up: None), daemon=True, name="ffgb job")
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        if stop.is_set():
+            done.set()
+            break
+    node.close()
+    return found[0] if found else None
 
 
 def attend(node: Node, attendant: Attendant, stop: threading.Event, say: Callable[[str], None]) -> None:

@@ -55,8 +55,9 @@ class Counted:
     If its nodes are served by this process, it is known when an answer is there; otherwise the grid is asked for them.
     """
 
-    def __init__(self, grid: Grid, fleet: Fleet | None = None) -> None:
-        self.grid, self.fleet, self.up, self.down = grid, fleet, 0, 0
+    def __init__(self, grid: Grid, fleet: Fleet | None = None, *, job: bytes = b"") -> None:
+        """`job` is what every node is told when it is asked who it is."""
+        self.grid, self.fleet, self.up, self.down, self.job = grid, fleet, 0, 0, job
 
     def push(self, messages: Sequence[Message]) -> list[str]:
         self.down += sum(map(weight, messages))
@@ -221,6 +222,22 @@ class FlowerEngine(Engine):
         known = {node for name, node in self.nodes.items() if name not in self.away}
         self.asked |= _ask_who(self.grid, self.asked, known, WAIT)
 
+    def farewell(self, parts: Mapping[str, bytes], said: Mapping[str, Any], seconds: float) -> list[str]:
+        """Tell all sites that are here that the training has ended, and what came of it: those that have heard it."""
+        self._look_for_those_away()
+        names = [name for name in self._here() if name not in self.away]
+        asked = self._push({name: pack(parts, {**self.common, **said}) for name in names})
+        heard, until = list[str](), time.monotonic() + seconds
+        while asked and time.monotonic() < until:
+            for question, message in self.grid.pull(asked):
+                name = asked.pop(question, None)
+                if name is not None and message is not None and not message.has_error():
+                    heard.append(name)
+            if asked:
+                self.grid.rest()
+        self.grid.forget(asked)
+        return sorted(heard)
+
     def wire(self) -> dict[str, int]:
         return {"wire_up": self.grid.up, "wire_down": self.grid.down}
 
@@ -279,7 +296,8 @@ def _ask_who(
     """Ask nodes who they are that are not known and have not been asked: the questions, and to whom each went."""
     flower, nodes = flwr(), grid.nodes()
     new = [node for node in nodes if node not in known and node not in {node for node, _ in asked.values()}]
-    messages = [flower.Message(pack({}, {"hello": True}), node, KIND, ttl=wait) for node in new]
+    told = {"job": grid.job} if grid.job else {}
+    messages = [flower.Message(pack(told, {"hello": True}), node, KIND, ttl=wait) for node in new]
     ids = grid.push(messages) if messages else ()
     return {name: (node, nodes[node]) for name, node in zip(ids, new, strict=True)}
 
@@ -313,6 +331,9 @@ def _who_answered(
             data, said = unpack(content)
             if "failed" in said:
                 raise FFGBError(str(said["failed"]))
+            if "waiting" in said:  # it comes back when its owner has agreed
+                log.warning("%s: its owner reads the job", shown((keys or {}).get(node, "a site")))
+                continue
             name, columns = met(data["hello"])
         except (FFGBError, KeyError) as error:
             log.warning("a node that says what is refused is left out: %s", shown(error))
@@ -336,8 +357,8 @@ def gather(
     """Wait until so many sites are there.  `keys` may grow: sites join."""
     found: dict[str, tuple[int, Any]] = {}
     asked: dict[str, tuple[int, str]] = {}
-    rests: dict[int, float] = {}
-    """When a node may be asked again: it may have been mended."""
+    rests: dict[tuple[int, str], float] = {}
+    """When a node that has been here since then may be asked again: it may have been mended."""
     until = time.monotonic() + patience
     while len(found) < count:
         if stop():
@@ -348,10 +369,11 @@ def gather(
             else:  # if it was there before, it died and came back
                 found[name] = node, columns
         now = time.monotonic()
-        resting = {node for node, until in rests.items() if until > now}
+        nodes = grid.nodes()
+        resting = {node for (node, since), until in rests.items() if until > now and nodes.get(node) == since}
         new = _ask_who(grid, asked, {node for node, _ in found.values()} | resting, WAIT)
         asked |= new
-        rests |= {node: now + REST for node, _ in new.values()}
+        rests |= dict.fromkeys(new.values(), now + REST)
         say(f"{len(found)} of {count} sites are here")
         if len(found) < count:
             if time.monotonic() > until:

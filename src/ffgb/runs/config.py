@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import pkgutil
 import platform
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -28,12 +27,14 @@ from ffgb._version import __version__
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.data.reading import Reading
 from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import FAMILIES, LEARNERS
 from ffgb.runs.resolve import algorithm_class, resolved
 from ffgb.runs.starting import SETTINGS as STARTING
 from ffgb.runs.starting import starting_file, starting_model
 from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, Setting
+from ffgb.toml_files import did_you_mean, read_toml
 
 PACKAGES = (ffgb.data, ffgb.federation, ffgb.algorithms, ffgb.core, ffgb.learners, ffgb.features, ffgb.protocol)
 
@@ -169,7 +170,7 @@ class _Config:
     def fingerprints(self: Any) -> dict[str, str]:
         """Of the files that it was trained on, and of the model that it started from."""
         # published sets are checked against their own sums when they are loaded
-        files = [*(self.data if self.files else ()), *filter(None, [starting_file(self)])]
+        files = [*(self.data if self.files else ()), *filter(None, [starting_file(self), self.schema])]
         try:
             return {str(file): hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
         except OSError as error:
@@ -240,6 +241,7 @@ def load_data(config: Config) -> Dataset:
             weights=config.weights,
             exposure=config.exposure,
             group=config.group,
+            reading=Reading.of(vars(config)),
         )
     else:
         for name in ("weights", "exposure", "group"):
@@ -263,17 +265,20 @@ def read_settings(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
     """Options of `ffgb train` in a TOML file, by their names."""
     if file is None:
         return {}
-    try:
-        found = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise FFGBError(f"{file} cannot be read as TOML ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FFGBError(f"{file} cannot be read as TOML: {error}") from error
-    values = {k.replace("-", "_"): v for k, v in found.items()}
-    known = SETTINGS.keys() - set(but)
-    if strange := sorted(values.keys() - known):
-        raise FFGBError(f"{file} has {strange[0]!r}, which is no option here; see: {command('train', help_all=True)}")
-    try:
-        return {name: SETTINGS[name].check(value) for name, value in values.items()}
-    except SettingError as error:
-        raise FFGBError(f"{file}: {error.worded(lambda name, value: name)}") from error
+    toml, values = read_toml(file), dict[str, Any]()
+    for key, value in toml.values.items():
+        name, where = key.replace("-", "_"), toml.at(key)
+        if name in but:
+            raise FFGBError(
+                f"{where}, has {key!r}, which is no option here: the server and each site say it themselves"
+            )
+        if name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS.keys())
+            raise FFGBError(f"{where}, has {key!r}, which is no option{hint}; see: {command('train', help_all=True)}")
+        if name in values:
+            raise FFGBError(f"{where}: {name} is given twice; remove one")
+        try:
+            values[name] = SETTINGS[name].check(value)
+        except SettingError as error:
+            raise FFGBError(f"{where}: {error.worded(lambda name, value: name)}") from error
+    return values

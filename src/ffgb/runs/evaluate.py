@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,32 +14,29 @@ import pandas as pd
 
 from ffgb.core.types import Array
 from ffgb.data import load_sites
+from ffgb.data.dataset import HOLDOUT
+from ffgb.data.files import site_names
+from ffgb.data.preprocess import RARE
+from ffgb.data.reading import PLAIN, Reading
 from ffgb.errors import FFGBError, option
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
+
+log = logging.getLogger("ffgb")
 
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?\Z)")
 """-1 is a number, -1+2 is none."""
 
 
 def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> dict[str, dict[str, Any]]:
-    """Loss and accuracy (or RMSE) of a run's model: on its own test rows, or on files, each part by its name."""
+    """Loss and accuracy (or RMSE) of a run's model: on its own test rows, or on files, each part by its name.
+
+    Of a file that it was trained on, only the rows that were held out are scored; that is logged.
+    """
     model = Model.load(run.path)
     if files:
-        paths = [Path(f) for f in files]
-        task = "classification" if model.classes else "regression"
-        new = load_sites(
-            paths,
-            target or run.config.get("target"),
-            task=task,
-            holdout=0.0,
-            classes=model.classes or None,
-            table=model.form,
-            weights=run.config.get("weights"),
-            exposure=run.config.get("exposure"),
-        )
-        x, y, names, site, weights = new.x, new.y, new.sites, new.site, new.weights
+        x, y, names, site, weights = _rows_of(run, model, [Path(f) for f in files], target)
     else:
         dataset = load_data(Config.from_json(run.config))
         x, y, names, site = dataset.x_test, dataset.y_test, dataset.sites, dataset.site_test
@@ -50,6 +49,45 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
     return scores | model.score_by_site(x, y, site, names, weights)
 
 
+def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) -> tuple[Any, ...]:
+    """Points, targets, names of files, the number of each row's file, and weights: of rows that were not trained on."""
+    known, config = trained_on(run, paths), run.config
+    parts = []
+    for path, name in zip(paths, site_names(paths), strict=True):
+        data = load_sites(
+            [path],
+            target or config.get("target"),
+            seed=int(config.get("seed") or 0),
+            task="classification" if model.classes else "regression",
+            holdout=HOLDOUT if path in known else 0.0,
+            classes=model.classes or None,
+            table=model.form,
+            rare=int(config.get("rare") or RARE),
+            weights=config.get("weights"),
+            exposure=config.get("exposure"),
+            reading=Reading.of(config).of_values,
+        )
+        if path not in known:
+            parts.append((data.x, data.y, data.weights))
+            continue
+        if len(data.y_test) == 0:
+            raise FFGBError(f"the model was trained on all {len(data.y):,} rows of {path}; name files with other rows")
+        log.warning(
+            "the model was trained on %s: only its %s rows that were held out are scored", name, f"{len(data.y_test):,}"
+        )
+        parts.append((data.x_test, data.y_test, data.weights_test))
+    site = np.repeat(np.arange(len(parts)), [len(y) for _, y, _ in parts])
+    x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    weights = None if parts[0][2] is None else np.concatenate([part[2] for part in parts])
+    return x, y, site_names(paths), site, weights
+
+
+def trained_on(run: Run, paths: Sequence[Path]) -> set[Path]:
+    """Those of these files that a run was trained on, known by their content."""
+    known = set((run.config.get("sha256") or {}).values())
+    return {path for path in paths if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in known}
+
+
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     """The same table with ' before every name and text that a spreadsheet would run as a formula."""
 
@@ -60,9 +98,9 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**texts).rename(columns=quoted)  # type: ignore[arg-type]
 
 
-def predict(model: Model, file: Path) -> pd.DataFrame:
+def predict(model: Model, file: Path, reading: Reading = PLAIN) -> pd.DataFrame:
     """A row a row of the file: the class and its probabilities, or the predicted value."""
-    x = model.read(file)
+    x = model.read(file, reading)
     if not model.classes:
         values = model.predict(x)
         names = ["prediction"] if values.ndim == 1 else [f"prediction_{j}" for j in range(values.shape[1])]

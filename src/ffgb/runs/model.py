@@ -19,6 +19,7 @@ from ffgb.core.judgement import scores_of
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
+from ffgb.data.reading import PLAIN, Reading, kind_of
 from ffgb.errors import FFGBError, command
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import build, describe
@@ -42,6 +43,12 @@ class Model:
     table: Table | None = None
     """How points come from raw columns, if the model was trained on tables as they are."""
 
+    def __repr__(self) -> str:
+        """What it is, on one line: a notebook shows it in place of its arrays."""
+        predicts = f"classes={list(self.classes)[:5]}{'…' * (len(self.classes) > 5)}" if self.classes else "a number"
+        inputs = f"columns={len(self.form.columns)}" if self.form is not None else f"shape={self.shape}"
+        return f"Model({type(self.family).__name__}, {inputs}, {predicts})"
+
     @property
     def family(self) -> Family:
         return self.job.family
@@ -53,9 +60,9 @@ class Model:
             return Table(tuple(Column(name) for name in self.columns))
         return self.table
 
-    def read(self, file: Path) -> Array:
+    def read(self, file: Path, reading: Reading = PLAIN) -> Array:
         """A file's rows as points."""
-        return read_points(file, self.form)
+        return read_points(file, self.form, reading)
 
     def decision(self, x: Array) -> Array:
         """f(x), (n, c): scores of the classes, or scaled targets."""
@@ -157,7 +164,7 @@ class Model:
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")
-        if file.suffix.lower() in (".csv", ".parquet", ".pq", ".npz", ".sql"):
+        if kind_of(file) is not None:
             raise FFGBError(f"{file} is a table, not a model; the run directory comes first, then the file")
         try:
             return Model.from_bytes(file.read_bytes())

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -56,6 +57,10 @@ OF_ONE_ROUND = (SETTLED, "seconds", "setup_seconds", "absent", "absent_from_step
 """What a line of the metrics says that a summary of the last line should not."""
 
 
+FACTS = ("test_accuracy", "test_rmse", "test_loss", "round", "clients", "algorithm", "learner", "data", "seconds_total")
+"""Of a summary: what a result shows of itself."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -66,6 +71,23 @@ class Result:
     metrics: list[dict[str, Any]]
     summary: dict[str, Any]
     finished: bool
+
+    def __repr__(self) -> str:
+        """The score, and what it took, on one line."""
+        return f"Result({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name.replace('_', ' '))}</th><td>{escape(value)}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        return f"<table>{rows}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        found = {name: self.summary[name] for name in FACTS if self.summary.get(name) is not None}
+        facts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in found.items()}
+        return facts | ({} if self.run is None else {"run": str(self.run.path)})
 
 
 @final
