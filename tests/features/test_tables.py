@@ -637,3 +637,14 @@ def test_maps_come_back_from_their_recipes(mixed: Array, table: Columns) -> None
             continue
         assert again.fingerprint == features.fingerprint
         np.testing.assert_array_equal(again(mixed[:9]), features(mixed[:9]))
+
+
+@pytest.mark.parametrize(("columns", "steps"), [(30, 900), (500, 8), (2000, 2), (4000, 0), (20_000, 0)])
+def test_very_many_columns_have_few_steps_each(columns: int, steps: int) -> None:
+    """A Gram of their features must fit into memory."""
+    cuts = np.tile(np.arange(30, dtype=np.float32), (columns, 1))
+    found = Steps.about(Columns(cuts, tuple(range(columns))), 1024)
+    assert found.dimension == (steps if columns == 30 else steps * columns)
+    z = found(np.full((5, columns), 20.5, np.float32))
+    assert z.shape == (5, found.dimension)
+    assert (z > 0).all(axis=0).sum() == (z > 0).any(axis=0).sum()

@@ -140,20 +140,27 @@ class MomentsOf(Question):
         return Moments(sums["mean"] + self.centre, variance)
 
 
-def moments_of(ask: Ask, features: FeatureMap, *, by_rows: bool = True, alike: bool = False) -> Moments:
-    """The moments of a map's features at all points; `alike`, if these have one scale."""
-    return _moments(ask, features, features.bounds, by_rows, alike)
+def moments_of(
+    ask: Ask, features: FeatureMap, *, by_rows: bool = True, alike: bool = False, largest: Array | None = None
+) -> Moments:
+    """The moments of a map's features at all points; `alike`, if these have one scale.
+
+    `largest` has a bound on the size of each, if someone has asked for it before.
+    """
+    return _moments(ask, features, features.bounds, by_rows, alike, largest)
 
 
 def moments_of_targets(ask: Ask, outputs: int) -> Moments:
     """The moments of the targets."""
-    return _moments(ask, None, np.full(outputs, np.inf), True, False)
+    return _moments(ask, None, np.full(outputs, np.inf), True, False, None)
 
 
-def _moments(ask: Ask, features: FeatureMap | None, bounds: Array, by_rows: bool, alike: bool) -> Moments:
+def _moments(
+    ask: Ask, features: FeatureMap | None, bounds: Array, by_rows: bool, alike: bool, largest: Array | None
+) -> Moments:
     bounds_known, centre = bounds, np.zeros(len(bounds))
     if not np.isfinite(bounds).all():
-        bounds = np.minimum(bounds, ask(MagnitudeOf(features, centre)))
+        bounds = np.minimum(bounds, ask(MagnitudeOf(features, centre)) if largest is None else largest)
     found: Moments = ask(MomentsOf(features, centre, bounds, by_rows, alike))
     if (np.abs(found.mean) > FAR * np.sqrt(found.variance)).any():
         # about the mean, as float32 has it: a column that is constant is then exactly 0

@@ -15,6 +15,7 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.moments import moments_of
 from ffgb.core.questions import Ask
 from ffgb.core.statistics import Moments
+from ffgb.core.types import Array
 from ffgb.features.basic import Clip, Flatten, Standardize
 from ffgb.features.far import without_far_values
 from ffgb.features.tables import LEAST, Seen, look
@@ -59,12 +60,19 @@ class Making:
     @cached_property
     def moments(self) -> Moments:
         """Of the inputs, over all clients' rows."""
-        return moments_of(self.ask, self.inputs)
+        inputs, largest = self._inputs
+        return moments_of(self.ask, inputs, largest=largest)
 
-    @cached_property
+    @property
     def inputs(self) -> FeatureMap:
         """As they are, but for absurd values in a few rows of a table."""
-        return Flatten(self.space.inputs) if self.space.image else without_far_values(self.ask, self.space.inputs)
+        return self._inputs[0]
+
+    @cached_property
+    def _inputs(self) -> tuple[FeatureMap, Array | None]:
+        if self.space.image:
+            return Flatten(self.space.inputs), None
+        return without_far_values(self.ask, self.space.inputs)
 
     @property
     def scaled(self) -> FeatureMap:

@@ -315,15 +315,14 @@ class Steps(FeatureMap):
     def about(columns: Columns, features: int) -> Steps:
         """As many as make up about so many features, but enough of each column; of very many columns few of each."""
         several = max(int((columns.count > 1).sum()), 1)
-        return Steps(columns, int(min(EDGES, max(min(ENOUGH, MANY // several), features // several))))
+        enough = min(ENOUGH, MANY // several)
+        return Steps(columns, int(min(EDGES, max(enough if enough > 1 else 0, features // several))))
 
     @cached_property
     def _tests(self) -> tuple[Array, Array]:
         column, threshold = [], []
         for j, count in enumerate(self.columns.count):
             chosen: Array = np.unique(np.linspace(0, max(count - 1, 0), min(count, self.most)).round().astype(np.intp))
-            if self.most == 1 < count:
-                chosen = np.array([count // 2])
             column += [j] * len(chosen)
             threshold += [float(self.columns.cuts[j, i]) for i in chosen]
         return np.array(column, np.intp), np.array(threshold, np.float32)
