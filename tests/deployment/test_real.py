@@ -91,10 +91,10 @@ def test_the_tutorial_as_written(tmp_path: Path) -> None:
             stdin = held.enter_context((tmp_path / given).open()) if given else subprocess.DEVNULL
             process = held.enter_context(started(tmp_path, f"{j}.log", *parts[1:], "--no-page", stdin=stdin))
             running.append(process)
-        until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 60, "no round was finished")
+        until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 180, "no round was finished")
         assert listeners(running[0].pid) == [f"127.0.0.1:{port}"]
         assert [listeners(process.pid) for process in running[1:]] == [[], [], []]
-        assert running[0].wait(timeout=60) == 0, (tmp_path / "0.log").read_text()
+        assert running[0].wait(timeout=120) == 0, (tmp_path / "0.log").read_text()
     assert "round 10 of 10" in (tmp_path / "0.log").read_text()
     joined = re.findall(r"site (\w+) has joined; the fingerprint of its key is (\S+)", (tmp_path / "0.log").read_text())
     assert sorted(name for name, _ in joined) == ["east", "north", "west"]
