@@ -264,6 +264,16 @@ def test_the_reference_can_be_chosen_and_text_outcomes_are_events() -> None:
     np.testing.assert_allclose(found.coefficients[2], other.coefficients[2], rtol=1e-9)
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e12])
+def test_exposures_and_offsets_may_be_of_any_size(scale: float) -> None:
+    sites = small(u=lambda d: 1.0 + d.index % 3, k=lambda d: d.index % 4)
+    sites = [site.assign(u=site.u * scale, v=np.log(site.u * scale)) for site in sites]
+    expected = ffgb.glm(sites, "k ~ x", family="poisson", exposure="u")
+    found = ffgb.glm(sites, "k ~ x", family="poisson", offset="v")
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-9)
+    assert found.steps <= 8
+
+
 def test_json_has_no_numbers_that_json_has_not() -> None:
     found = ffgb.glm(small(), "y ~ x * g").to_json()
     again = json.loads(json.dumps(found, allow_nan=False))

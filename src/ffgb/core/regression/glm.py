@@ -72,12 +72,13 @@ def fit(
     """Coefficients of largest likelihood, and how sure they are."""
     p = len(columns)
     check_sizes(p, rows, least)
-    outcome = DesignColumn("the outcome", (roles.response,))
+    known = [v for v in (roles.offset, roles.exposure) if v is not None]
+    others = [DesignColumn("the outcome", (roles.response,)), *(DesignColumn(v.name, (v,)) for v in known)]
     intercept = any(not column.variables for column in columns)
-    design, (counts,), (mean,) = standardised(ask, columns, rows, least, centred=intercept, others=(outcome,))
-    _check_outcome(counts, rows, least, family)
+    design, counts, means = standardised(ask, columns, rows, least, centred=intercept, others=others)
+    _check_outcome(counts[0], rows, least, family)
     model = RowModel(design, roles.response, family, roles.offset, roles.exposure, roles.weights)
-    beta, steps, first = _solved(ask, model, _start(model, mean), rows, on_step)
+    beta, steps, first = _solved(ask, model, _start(model, means), rows, on_step)
     robust = errors != "model" and family.observed_differs
     grams = ("information", *(("observed",) if robust else ()), *(("squared score",) if errors[:2] == "hc" else ()))
     found = sums_at(ask, model, beta, ("deviance", "pearson", "score"), ("score",), grams)
@@ -114,12 +115,20 @@ def _check_outcome(counts: Array, rows: int, least: int, family: GLMFamily) -> N
             )
 
 
-def _start(model: RowModel, mean: float) -> Array:
-    """Coefficients to begin with: the mean of all rows, if there is an intercept."""
+def _start(model: RowModel, means: Array) -> Array:
+    """Coefficients to begin with: the mean of all rows, if there is an intercept.
+
+    `means` are those of the outcome, of the offset and of the exposure, as far as there are such.
+    """
+    level = model.family.start(float(means[0]))
+    if model.offset is not None:
+        level -= float(means[1])
+    if model.exposure is not None:
+        level -= float(np.log(means[-1]))
     beta = np.zeros(len(model.design.columns))
     for k, column in enumerate(model.design.columns):
         if not column.variables:
-            beta[k] = model.family.start(mean) * model.design.scale[k]
+            beta[k] = level * model.design.scale[k]
             break
     return beta
 
