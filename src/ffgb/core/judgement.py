@@ -66,7 +66,8 @@ def average_precision(score: Array, y: Array, mass: Array) -> float:
     """The mean precision over recall: the area under the steps of the precision–recall curve."""
     values, place = np.unique(-score, return_inverse=True)  # the highest first
     ones, every = np.bincount(place, mass * (y == 1), len(values)), np.bincount(place, mass, len(values))
-    precision = np.cumsum(ones) / np.cumsum(every)
+    above = np.cumsum(every)
+    precision = np.divide(np.cumsum(ones), above, out=np.zeros(len(values)), where=above > 0)  # rows may weigh nothing
     return float(precision @ ones / ones.sum())
 
 

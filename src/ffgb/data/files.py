@@ -443,11 +443,13 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """A file as a table; columns of the kind "text" are read as they are written."""
+    """A table or a query as a table; columns of the kind "text" are read as they are written."""
     refuse_unreadable(path)
     if kind_of(path) == "NPZ":
         raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
-    return read_frame(path, kinds)[0]
+    frame, notes = read_frame(path, kinds)
+    _tell(notes)
+    return frame
 
 
 def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> FFGBError:

@@ -65,6 +65,7 @@ def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) 
             rare=int(config.get("rare") or RARE),
             weights=config.get("weights"),
             exposure=config.get("exposure"),
+            group=config.get("group") if path in known else None,
             reading=Reading.of(config).of_values,
         )
         if path not in known:
