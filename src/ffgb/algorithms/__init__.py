@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -39,6 +39,16 @@ class Task:
     """0 for a regression."""
     sampled: bool
     """Only some clients take part in a round."""
+
+
+class Chosen(NamedTuple):
+    """What of f is the result of a training."""
+
+    algorithm: Algorithm
+    """One that could go on with it."""
+    f: Function
+    measured: Mapping[str, float]
+    """Why, for the metrics."""
 
 
 class Algorithm(ABC):
@@ -132,11 +142,8 @@ class Algorithm(ABC):
         """Has training nothing left to find, by the lines of the metrics so far?"""
         return False
 
-    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
-        """What of f is the result, if that is known only when training is over, and an algorithm that could go on.
-
-        None: all of f is.
-        """
+    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> Chosen | None:
+        """What of f is the result, if that is known only when training is over; None: all of it."""
         return None
 
     def start(self, family: Family, seed: int, begins: Tensors | None = None) -> Function:

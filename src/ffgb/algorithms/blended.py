@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms import Algorithm, AskInRound, Chosen, Step, Totals
 from ffgb.algorithms.additive_shared import fits, newton_step
 from ffgb.algorithms.trees_shared import TreesShared, flat_curvature, grow_trees, units_of_round
 from ffgb.core.folds import Folds, HeldOut, Judged
@@ -39,6 +39,8 @@ FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
 SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the later strands in the blend."""
+SHARES_OF = ("share_deep", "share_shallow", "share_additive")
+"""What the strands' shares in the blend are called in the metrics."""
 ALONE = ("held_out_deep", "held_out_shallow")
 """What the scores of single strands are called in the metrics."""
 SPREAD, APART = 0.3, 0.35
@@ -198,17 +200,19 @@ class Blended(Totals):
                 return False
         return True
 
-    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> tuple[Algorithm, Function] | None:
+    def chosen(self, f: Function, metrics: Sequence[Mapping[str, Any]]) -> Chosen | None:
         """The versions with all rows, as they were in the best round, blended."""
         count = len(self.folds.without)
         (block,) = cast(OpenSum, f).merged().blocks
         family = cast(BoostedTrees, f.family)
         c = family.outputs // count
-        if not metrics:
-            weights, terms = np.zeros(self.strands), count * c
-        else:
+        weights, terms, measured = np.zeros(self.strands), count * c, dict[str, float]()
+        if metrics:
             best = min(metrics, key=lambda line: float(line["held_out"]))
             weights, terms = self.candidates[int(best["blend"])], int(best["terms"])
+            slope = float(weights.sum())
+            shares = dict(zip(SHARES_OF, (weights / slope).tolist(), strict=False))
+            measured = {"best_round": best["round"] - 1.0, "held_out": best["held_out"], "slope": slope, **shares}
         output = block.stack["output"].astype(np.int64)
         strand, version = np.divmod(output // c, self.each)
         begins = np.arange(len(output)) < count * c
@@ -218,7 +222,7 @@ class Blended(Totals):
         stack = {name: array[kept] for name, array in block.stack.items()}
         stack["output"] = (output[kept] % c).astype(np.int32)
         some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
-        return self.deep, OpenSum(replace(family, outputs=c), (some,))
+        return Chosen(self.deep, OpenSum(replace(family, outputs=c), (some,)), measured)
 
 
 SETTINGS = (

@@ -138,7 +138,9 @@ class TreesShared(Totals):
 
     def columns_of(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
-        some = min(len(usable), max(1, round(self.share * len(usable)), self.least_columns))
+        # trees with the same columns would be the same trees
+        most = len(usable) - (self.share < 1.0 and self.side_by_side > 1 and len(usable) > 2)
+        some = min(most, max(1, round(self.share * len(usable)), self.least_columns))
         if some == len(usable):
             return np.tile(usable.astype(np.int32), (trees, 1))
         rng, deck = stream(self.seed, "columns", t), list[int]()

@@ -231,7 +231,7 @@ class Server:
         chosen = state.job.algorithm.chosen(state.f, metrics)
         if chosen is None:
             return None
-        algorithm, f = chosen
+        algorithm, f, measured = chosen
         loss, job = state.job.algorithm.tasked(state.job.loss), state.job
         settled = Job(
             algorithm,
@@ -244,7 +244,8 @@ class Server:
             state.t + 1,
             precision=self.precision,
         )
-        return self.report(self.go_on(state, settled))
+        state, scores = self.report(self.go_on(state, settled))
+        return state, scores | dict(measured)
 
     def report(self, state: State) -> tuple[State, dict[str, Any]]:
         """Loss and score of f^t, as everyone sees it."""

@@ -333,7 +333,7 @@ class _Training:
         f, loss = state.result, state.job.loss
         chosen = state.job.algorithm.chosen(state.f, self.metrics)
         if chosen is not None:  # training was stopped before its end
-            f, loss = chosen[1], state.job.algorithm.tasked(loss)
+            f, loss = chosen.f, state.job.algorithm.tasked(loss)
         job = dataclasses.replace(state.job, family=f.family, loss=loss)  # of parameter space, the model alone
         dataset = self.dataset
         data = Model(job, f, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
