@@ -34,9 +34,11 @@ FOLDER = Path(__file__).parent / "tables"
 ROWS = 20_000
 """A larger table is represented by so many of its rows, drawn by the seed."""
 
-OURS: dict[str, dict[str, str]] = {
-    **{f"ffgb-{learner}": {"learner": learner} for learner in ("features", "linear", "trees", "auto")},
+OURS: dict[str, dict[str, Any]] = {
+    **{f"ffgb-{learner}": {"learner": learner} for learner in ("features", "linear", "trees")},
     "ffgb-fedavg": {"algorithm": "fedavg", "learner": "mlp"},
+    # every category is named at every site: at sites sorted by label, one that is unknown at a site tells the label
+    **{f"ffgb-{learner}-named": {"learner": learner, "rare": 1} for learner in ("trees", "additive", "blend")},
 }
 """The settings that are not the defaults."""
 METHODS = (*CENTRAL, "alone", *BAGGED, *OURS)

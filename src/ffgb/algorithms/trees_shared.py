@@ -285,7 +285,7 @@ SETTINGS = (
         least=1,
         when="More trees side by side need fewer rounds, and so fewer exchanges; 1 is boosting as everywhere.",
     ),
-    Setting("tree_rate", "number", "Learning rate (trees).", METHOD, 0.8, above=0.0, most=1.0),
+    Setting("tree_rate", "number", "Learning rate (trees, blend).", METHOD, unset="by learner", above=0.0, most=1.0),
     Setting(
         "column_share",
         "number",

@@ -18,5 +18,5 @@ class Blend(BoostedTrees):
     closing: ClassVar[int] = 1
     """Exchanges after the last round: clients get the result."""
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "local_steps": 1, "schedule": "constant", "bins": 100,
+        **BoostedTrees.defaults, "rounds": MOST_ROUNDS, "regression_rounds": MOST_ROUNDS, "tree_rate": 0.4,
     }  # fmt: skip

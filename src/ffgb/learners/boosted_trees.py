@@ -38,7 +38,7 @@ class BoostedTrees(OpenFamily):
 
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100,
+        "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100, "tree_rate": 0.8,
     }  # fmt: skip
 
     features: Bins
