@@ -43,7 +43,7 @@ def test_what_a_server_writes_a_site_reads(settings: dict[str, Any], target: str
         ('schema = "/etc/passwd"', "has 'schema', which this site does not know"),
         ("rounds = -1", "the server's job: rounds is a whole number from 1 on"),
         ('learner = "evil.module:run"', "names code, evil.module:run: no site should run code for another"),
-        ('start = "/home/them/model.safetensors"', "names a file, start, which must be here too"),
+        ('start = "/srv/them/model.safetensors"', "names a file, start, which must be here too"),
         ('map = "steps+secret/enc.onnx"', "names a file, secret/enc.onnx, which must be here too"),
     ],
 )
