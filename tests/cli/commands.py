@@ -22,6 +22,12 @@ def ffgb(
     return command(arguments, cwd, {**os.environ, **(env or {})})
 
 
+def in_a_new_process(*arguments: str | Path, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The same in a process that begins as a user's does: it may have other code than this one."""
+    command = [*FFGB, *(str(a) for a in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **env})
+
+
 def in_terminal(
     arguments: list[str], cwd: Path, interrupt_after: str | None = None, keys: bytes = b"\x03"
 ) -> tuple[str, int]:

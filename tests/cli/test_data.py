@@ -36,7 +36,7 @@ def test_a_target_of_whole_numbers_can_be_a_number(tmp_path: Path) -> None:
 
 def test_grey_pixels_as_bytes_are_scaled_as_those_of_mnist(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for name in ("a", "b"):
+    for name in ("a", "b", "new"):
         y = rng.integers(0, 2, 60)
         x = rng.integers(0, 100, (60, 1, 6, 6)).astype(np.uint8) + (y * 120).astype(np.uint8)[:, None, None, None]
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
@@ -44,10 +44,10 @@ def test_grey_pixels_as_bytes_are_scaled_as_those_of_mnist(tmp_path: Path) -> No
     options = ["--data", "a.npz", "--data", "b.npz", "--rounds", "3", "--workers", "0", "--out", "run"]
     assert ffgb("train", *options, cwd=tmp_path).returncode == 0
     scores = json.loads(
-        ffgb("evaluate", "run", "--data", "a.npz", "--data", "a-float.npz", "--json", cwd=tmp_path).stdout
+        ffgb("evaluate", "run", "--data", "new.npz", "--data", "new-float.npz", "--json", cwd=tmp_path).stdout
     )
-    assert scores["a"] == pytest.approx(scores["a-float"])
-    assert scores["a"]["accuracy"] > 0.9
+    assert scores["new"] == pytest.approx(scores["new-float"])
+    assert scores["new"]["accuracy"] > 0.9
 
 
 # Wrong input: one sentence, exit code 2, nothing half-written.

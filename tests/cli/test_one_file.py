@@ -11,7 +11,7 @@ import pytest
 
 import ffgb
 from tests.cli import additions
-from tests.cli.commands import ffgb as run
+from tests.cli.commands import in_a_new_process as run
 
 FILES = {
     "core/losses/log_cosh.py": additions.LOSS + additions.LOSS_SETTING,

@@ -38,6 +38,7 @@ class Attacked:
 
     def __init__(self, folder: Path, policy: Policy | None = None, rounds: int = 1) -> None:
         self.federation = Federation(folder, tables(folder), {**JOB, "rounds": 2}, policy)
+        self.federation.farewell = False  # a server need not say that a training is over
         self.out = folder / "run"
         self.federation.train(self.out, rounds=rounds)
         self.log = [(data, said) for site, data, said in self.federation.asked if site == "east" and "message" in data]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -190,11 +191,12 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
         for name in ("east", "west"):
             held.enter_context(client(tmp_path, name, lines_of[name]))
         process = held.enter_context(server(tmp_path, port, "--minimum", 2, "--deadline", deadline))
-        last = time.monotonic() + seconds
+        last = math.inf
         while time.monotonic() < last and process.poll() is None:
             with client(tmp_path, "north", lines_of["north"]) as north:
                 if kills == 0:  # in the set-up
                     until(lambda: "training with" in (tmp_path / "server.log").read_text(), 240, "no training")
+                    last = time.monotonic() + seconds
                 else:
                     time.sleep(max(4.0, seconds / 12))
                 os.kill(north.pid, signal.SIGKILL)

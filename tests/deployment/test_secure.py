@@ -74,6 +74,8 @@ class Federation:
         """All that sites were asked."""
         self.meddle: Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]] = lambda site, data: data
         """What a server asks in place of what it should."""
+        self.farewell = True
+        """Sites hear that a training is over."""
         for i, path in enumerate(files):
             self.start(100 + i, Site(path.stem, path, "kind"))
         self.grid = InProcessGrid(self.answer, {node: {} for node in self.attendants})  # type: ignore[arg-type]
@@ -97,6 +99,8 @@ class Federation:
         attendant = self.attendants[context.node_id]
 
         def watched(data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+            if said.get("ended") and not self.farewell:
+                return {}, {}
             data = self.meddle(attendant.site.name, data)
             self.asked.append((attendant.site.name, data, said))
             answers, words = attendant.answer(data, said)

@@ -98,10 +98,10 @@ def survival_curves(
     Examples
     --------
     >>> import pandas as pd
-    >>> site = pd.DataFrame({"days": [1, 2, 3, 4], "died": [1, 0, 1, 0]})
+    >>> site = pd.DataFrame({"days": [1, 2, 3, 4], "died": [1, 1, 1, 0]})
     >>> found = survival_curves([site, site, site], time="days", event="died", times=[1, 2, 3, 4], least=1)
     >>> found.curves["all"].survival.round(3).tolist()
-    [0.75, 0.375]
+    [0.75, 0.5, 0.25, 0.25]
     """
     if not 0.0 < level < 1.0:
         raise FFGBError(f"{option('level')} is a number between 0 and 1, not {level:g}")

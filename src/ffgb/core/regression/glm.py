@@ -18,7 +18,7 @@ from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.core.regression.families import GLMFamily
 from ffgb.core.regression.sums import ClusterProducts, RowModel, RowOrders, RowTotals, sums_at, unit_of
 from ffgb.core.types import Array
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError, command, option
 
 Errors: TypeAlias = Literal["model", "hc0", "hc1", "site"]
 ERRORS: tuple[Errors, ...] = ("model", "hc0", "hc1", "site")
@@ -174,7 +174,7 @@ def _divergence(model: RowModel, step: Array) -> FFGBError:
         return FFGBError(
             f"no finite estimate exists: {listed(names)} separate{'s' * (len(names) == 1)} the outcome perfectly "
             f"(for some of the values {which}); leave {'it' if len(names) == 1 else 'one of them'} out, join "
-            "categories, or train a penalised model with ffgb train --learner linear"
+            f"categories, or train a penalised model with {command('train', learner='linear')}"
         )
     return FFGBError(
         f"the fit has not settled after {MOST_STEPS} steps; rescale columns with very large values, or choose another "
