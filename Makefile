@@ -8,16 +8,17 @@ TRACER = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >=
 COVERAGE ?= $(filter sysmon,$(TRACER))
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test lint docs format bench dist clean
+.PHONY: run test lint docs format bench wheel dist clean
 
 run: $(VENV)/installed
 	$(VENV)/bin/ffgb train
 
+# Bytecode is kept, whatever the environment says: hundreds of processes begin.
 # One BLAS thread a process: three processes with two threads each would wait for one another.
 # Each process takes one file after another, in the order of tests/conftest.py.
 # Coverage costs next to nothing from Python 3.12 on, and a third more time before: there `make test COVERAGE=1` adds it.
 test: lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 COVERAGE_CORE=$(TRACER) \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 COVERAGE_CORE=$(TRACER) \
 	  $(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(if $(COVERAGE),--cov)
 
 lint: $(DEV)/installed
@@ -49,6 +50,13 @@ dist: $(DEV)/installed
 	cmp dist/1/*.whl dist/2/*.whl
 	mv dist/1/* dist && rm -r dist/1 dist/2
 	cd dist && sha256sum *
+
+# The wheel alone, to carry to a site: it needs nothing of what the tests need.
+wheel: $(VENV)/installed
+	mkdir -p dist
+	umask 022; SOURCE_DATE_EPOCH=$(BUILD_TIME) PIP_CONSTRAINT=$(CURDIR)/constraints.txt \
+	  $(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	cd dist && sha256sum *.whl
 
 # The base package alone: no torch.
 $(VENV)/installed: pyproject.toml constraints.txt

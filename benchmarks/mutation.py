@@ -1,9 +1,13 @@
-"""Do the tests notice a defect?  Defects are made in the core, one at a time, and the tests that execute the line run.
+"""Do the tests notice a defect?  Defects are made in the source, one at a time, and the tests that run its line try it.
 
-python benchmarks/mutation.py [--mutants 200] [--seed 0] [--seconds 3600] [--only losses questions] [--json FILE]
+python benchmarks/mutation.py --folder FOLDER [--mutants 200] [--seed 0] [--seconds 280] [--only losses] [--again]
 
-First the tests run once with a tracer, which says which tests execute which line, and how long each takes.  Then each
-defect is written into a copy of src/, and the tests of its line run, the fastest first, until one fails.
+First each test file runs once under a tracer, which says which tests execute which lines, and how long each takes.
+Then each defect is written into a copy of src/, and the tests of its line run until one fails: first those of the
+module's own test file, then those of all other test files in turn.  A test that failed runs again without the defect,
+so that a failure with another cause does not count.
+
+FOLDER keeps traces and results: the same command goes on where it stopped, and several may work in one folder.
 """
 
 from __future__ import annotations
@@ -11,41 +15,51 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import hashlib
+import importlib
 import importlib.util
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
+import tomllib
+import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = Path("src/ffgb/core")
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+PACKAGES = ("core", "algorithms", "learners", "federation", "privacy")
+"""Parts of src/ffgb in which defects are made."""
+CONTRACT = "tests/runs/test_defaults.py"
+"""Tests of what a module says when it is imported: they run for each defect that is in no function."""
 TESTS = (
-    "tests/core",
-    "tests/data/test_survey.py",
-    "tests/algorithms",
-    "tests/features/test_bins.py",
-    "tests/learners/test_linear.py",
-    "tests/learners/test_linear_minimax.py",
-    "tests/federation/test_server.py",
-    "tests/federation/test_setup.py",
+    *("tests/core", "tests/algorithms", "tests/learners", "tests/federation", "tests/privacy", "tests/features"),
+    *("tests/studies/test_theory.py", "tests/runs/test_onnx.py", "tests/runs/test_glm.py", "tests/runs/test_cox.py"),
+    *(
+        "tests/runs/test_kaplan_meier.py",
+        "tests/runs/test_starting.py",
+        "tests/data/test_weights.py",
+        "tests/test_sklearn.py",
+    ),
+    *("tests/runs/test_additive.py", "tests/data/test_survey.py", "tests/protocol/test_messages.py", CONTRACT),
 )
-LONGEST = 60.0
-"""Seconds of tests, in the traced run, that a defect may take."""
-MANY = 60
-"""How many tests may run for a defect."""
+"""The tests of these packages, and of what is built on them, as far as they run in one process."""
+SLOW = ("test_leaks", "test_leaks_totals", "test_lies_in_set_up", "test_lies_in_rounds", "test_shared", "test_honest")
+"""Left out, as all other tests: what these alone would notice counts as missed."""
+COMPILED = ("src/ffgb/core/kernels.py",)
+"""The tracer does not see lines that numba compiled."""
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-Where: TypeAlias = tuple[int, int]
+MEMORY = 4 << 30
+"""Bytes that tests of a defect may take."""
 
 
 @final
@@ -55,13 +69,33 @@ class Defect:
 
     file: str
     line: int
+    first: int
+    last: int
+    """Lines of the statement that contains the place; without those of statements inside it."""
+    inside: str
+    """The class and the function, as in "Blocks.solve"; empty in a module."""
+    runs: bool
+    """It is in the body of a function."""
     start: int
     end: int
+    statement: str
+    """Its text, on one line."""
     before: str
     after: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.before}  →  {self.after}"
+        return f"{self.file}:{self.line} ({self.inside}): {self.before}  →  {self.after}\n        {self.statement}"
+
+    @property
+    def name(self) -> str:
+        return hashlib.sha256(f"{self.file} {self.start} {self.end} {self.before} {self.after}".encode()).hexdigest()[
+            :16
+        ]
+
+    @property
+    def own(self) -> str:
+        """The test file that mirrors the module."""
+        return f"test_{Path(self.file).stem.strip('_')}.py"
 
 
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -131,7 +165,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, repr(number + 1)
         case ast.Attribute() if node.attr in CALLED:
             yield node, ast.unparse(ast.Attribute(node.value, CALLED[node.attr], ast.Load()))
-        case ast.Name(id=name) if name in CALLED:
+        case ast.Name(id=name, ctx=ast.Load()) if name in CALLED and name != "log":  # log is the logger
             yield node, CALLED[name]
         case ast.AugAssign() if type(node.op) in COMPUTED:
             yield node, ast.unparse(ast.AugAssign(node.target, COMPUTED[type(node.op)](), node.value))
@@ -142,199 +176,482 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def spared(node: ast.AST) -> bool:
-    """Parts of a file that say nothing about what it computes: annotations, texts of errors, what cannot happen."""
-    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
-        return True
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    """Parts of a file that do not compute: texts of errors, assertions of what cannot happen, types."""
+    match node:
+        case ast.Raise() | ast.Assert() | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.FunctionDef(name="__repr__" | "__str__"):
+            return True
+        case ast.AnnAssign(annotation=ast.Name(id="TypeAlias")):
+            return True
+        case ast.keyword(arg="strict"):  # zip's assertion that lengths agree
+            return True
+        case ast.BinOp(op=ast.BitOr(), left=ast.Name(id=name)) if name[0].isupper() and not name.isupper():
+            return True  # A | B of classes: A & B is no program
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr="debug"))):
+            return True
+        case ast.If():
+            return "TYPE_CHECKING" in ast.unparse(node.test)
+    return False
 
 
-def walked(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for name, field in ast.iter_fields(node):
+@final
+@dataclass(frozen=True)
+class Place:
+    """A node of the syntax tree and where it stands."""
+
+    node: ast.AST
+    statement: ast.AST
+    inside: tuple[str, ...] = ()
+    runs: bool = False
+
+
+def walked(place: Place) -> Iterator[Place]:
+    yield place
+    node = place.node
+    inside, runs = place.inside, place.runs
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        inside = (*inside, node.name)
+    for name, children in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
-        for child in field if isinstance(field, list) else [field]:
+        within = runs or (isinstance(node, ast.FunctionDef | ast.Lambda) and name == "body")
+        for child in children if isinstance(children, list) else [children]:
             if isinstance(child, ast.AST) and not spared(child):
-                yield from walked(child)
+                statement = child if isinstance(child, ast.stmt) else place.statement
+                yield from walked(Place(child, statement, inside, within))
+
+
+def header(statement: ast.AST) -> tuple[int, int]:
+    """First and last line of a statement, without the statements inside it."""
+    assert isinstance(statement, ast.stmt)
+    assert statement.end_lineno is not None
+    body = getattr(statement, "body", None)
+    first = min((d.lineno for d in getattr(statement, "decorator_list", [])), default=statement.lineno)
+    if isinstance(body, list):
+        return first, max(statement.lineno, body[0].lineno - 1)
+    return first, statement.end_lineno
 
 
 def defects(file: Path) -> list[Defect]:
     """All that can be made in a file."""
     text = (ROOT / file).read_text()
+    data = text.encode()
     lines = [0]
-    for line in text.encode().splitlines(keepends=True):
+    for line in data.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
+    tree = ast.parse(text)
     found = []
-    for node in walked(ast.parse(text)):
-        for place, after in changes(node):
+    for where in walked(Place(tree, tree)):
+        for place, after in changes(where.node):
             assert isinstance(place, ast.expr | ast.stmt)
             assert place.end_lineno is not None
             assert place.end_col_offset is not None
             start, end = lines[place.lineno - 1] + place.col_offset, lines[place.end_lineno - 1] + place.end_col_offset
-            statement = isinstance(place, ast.stmt)
-            before = text.encode()[start:end].decode()
-            found.append(Defect(str(file), place.lineno, start, end, before, after if statement else f"({after})"))
+            first, last = header(where.statement)
+            written = " ".join(data[lines[first - 1] : lines[last]].decode().split())
+            before = " ".join(data[start:end].decode().split())
+            instead = after if isinstance(place, ast.stmt) else f"({after})"
+            inside = ".".join(where.inside)
+            at = (str(file), place.lineno, first, last, inside, where.runs, start, end)
+            found.append(Defect(*at, written, before, instead))
     return found
 
 
-@final
-@dataclass(frozen=True)
-class Traced:
-    """Which tests execute a line, and how many seconds each test takes."""
+def equivalent(defect: Defect, known: Sequence[dict[str, str]]) -> str:
+    """Why a defect changes nothing that a test could notice; empty if nobody wrote that down.
 
-    lines: dict[str, dict[int, list[str]]]
-    seconds: dict[str, float]
-
-    @staticmethod
-    def of(folder: Path, tests: Sequence[str]) -> Traced:
-        """Run the tests once."""
-        import coverage
-
-        data, report = folder / "coverage", folder / "tests.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--cov={ROOT / CORE}"]
-        command += ["--cov-context=test", "--cov-report=", f"--junitxml={report}", *tests]
-        subprocess.run(command, cwd=ROOT, env=environment(ROOT) | {"COVERAGE_FILE": str(data)}, check=False)
-        seconds = {}
-        for case in ElementTree.parse(report).iter("testcase"):  # of the run above
-            if not list(case):  # it neither failed nor was skipped
-                name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
-                seconds[name] = float(case.get("time", 0.0))
-        read = coverage.CoverageData(str(data))
-        read.read()
-        lines = {}
-        for file in read.measured_files():
-            by_line = read.contexts_by_lineno(file)
-            names = {n: sorted({c.rpartition("|")[0] for c in by_line[n]} & set(seconds)) for n in by_line}
-            lines[str(Path(file).relative_to(ROOT))] = names
-        return Traced(lines, seconds)
-
-    def tests(self, defect: Defect) -> list[str]:
-        """Those that execute a defect's line, the fastest first; for a line of a module or a class, all of its file."""
-        by_line = self.lines.get(defect.file, {})
-        if defect.line not in by_line:
-            return []
-        chosen = by_line[defect.line] or sorted({name for names in by_line.values() for name in names})
-        own = f"test_{Path(defect.file).stem}.py"
-        chosen.sort(key=lambda name: self.seconds[name] * (0.2 if own in name else 1.0))
-        few: list[str] = []
-        total = 0.0
-        for name in chosen[:MANY]:
-            total += self.seconds[name]
-            if few and total > LONGEST:
-                break
-            few.append(name)
-        return few
+    An entry gives the fields of the defects that it is about, and the reason.
+    """
+    fields = asdict(defect)
+    for one in known:
+        if all(fields[name] == value for name, value in one.items() if name != "why"):
+            return one["why"]
+    return ""
 
 
 def environment(root: Path) -> dict[str, str]:
     return {**os.environ, **THREADS, "PYTHONPATH": str(root / "src")}
 
 
-def in_a_fork(source: Path, tests: Sequence[str], seconds: float) -> str:
-    """Run tests with another copy of the package: "failed", "passed" or "late"."""
+@final
+class Recorder:
+    """A plugin of pytest: how long each test takes, and which one fails first."""
+
+    def __init__(self, coverage: Any = None, failed: Path | None = None) -> None:
+        self.coverage, self.failed = coverage, failed
+        self.seconds: dict[str, float] = {}
+        self.bad: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self.coverage is not None:
+            self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.outcome != "passed":
+            self.bad.add(report.nodeid)
+        self.written(report)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.written(report)
+
+    def written(self, report: Any) -> None:
+        if report.failed and self.failed is not None and not self.failed.exists():
+            self.failed.write_text(report.nodeid)
+
+
+def trace(test: str, out: Path) -> None:
+    """Run a test file and write which of its tests execute which lines."""
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(
+        data_file=None, source=[str(ROOT / "src/ffgb" / name) for name in PACKAGES], config_file=False
+    )
+    measured.start()
+    plugin = Recorder(measured)
+    flags = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist", f"--basetemp={out}.tmp"]
+    pytest.main([*flags, test], plugins=[plugin])
+    measured.stop()
+    seconds = {name: time for name, time in plugin.seconds.items() if name not in plugin.bad}
+    read = measured.get_data()
+    lines: dict[str, dict[int, list[str]]] = {}
+    for file in read.measured_files():
+        by_line = read.contexts_by_lineno(file)
+        kept = {line: sorted(set(contexts) & set(seconds)) for line, contexts in by_line.items()}
+        lines[str(Path(file).relative_to(ROOT))] = kept
+    shutil.rmtree(f"{out}.tmp", ignore_errors=True)
+    part = out.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps({"seconds": seconds, "lines": lines}))
+    part.rename(out)
+
+
+def claimed(path: Path) -> bool:
+    """True for one of all processes that ask, until it removes the file or ends."""
+    if path.exists() and not Path(f"/proc/{path.read_text() or os.getpid()}").exists():
+        path.unlink(missing_ok=True)
+    with suppress(FileExistsError), path.open("x") as file:
+        file.write(str(os.getpid()))
+        return True
+    return False
+
+
+def test_files(given: Sequence[str]) -> list[str]:
+    """Those of the folders and the files that are given."""
+    files = []
+    for name in given:
+        path = ROOT / name
+        files += [path] if path.is_file() else sorted(file for file in path.rglob("test_*.py") if file.stem not in SLOW)
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+@final
+@dataclass(frozen=True)
+class Traces:
+    """Which tests execute a line, and how many seconds each test takes."""
+
+    folder: Path
+    tests: Sequence[str]
+    longest: float = 25.0
+    """Seconds of tests, in the traced run, that a defect may take beside those of its module's own test file."""
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    """Test files whose tests share what one of them made: the line may have run in another test."""
+
+    def path(self, test: str, source: str) -> Path:
+        digest = hashlib.sha256(source.encode() + (ROOT / test).read_bytes()).hexdigest()[:12]
+        return self.folder / f"{test.replace('/', '.')}.{digest}.json"
+
+    def made(self, until: float) -> bool:
+        """Trace what is not traced, and read everything; false if time is over before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        source = hashlib.sha256(b"".join(f.read_bytes() for f in sorted((ROOT / "src/ffgb").rglob("*.py")))).hexdigest()
+        paths = {test: self.path(test, source) for test in self.tests}
+        for test, path in paths.items():
+            if path.exists() or not claimed(path.with_suffix(".claim")):
+                continue
+            if time.monotonic() > until:
+                path.with_suffix(".claim").unlink()
+                return False
+            command = [sys.executable, __file__, "--trace", test, str(path)]
+            subprocess.run(command, cwd=ROOT, env=environment(ROOT), check=False, stdout=subprocess.DEVNULL)
+            path.with_suffix(".claim").unlink()
+        while not all(path.exists() for path in paths.values()):  # another process is about to write it
+            if time.monotonic() > until:
+                return False
+            time.sleep(1.0)
+        for test, path in paths.items():
+            text = (ROOT / test).read_text()
+            if "scope=" in text or "cache" in text:
+                self.whole.add(test)
+            traced = json.loads(path.read_text())
+            self.seconds.update(traced["seconds"])
+            for file, by_line in traced["lines"].items():
+                here = self.lines.setdefault(file, {})
+                for line, names in by_line.items():
+                    here.setdefault(int(line), set()).update(names)
+        return True
+
+    def of(self, defect: Defect) -> tuple[list[str], list[str]]:
+        """The tests of the module's own test file, and others: from each test file in turn, the fastest first."""
+        by_line = self.lines.get(defect.file, {})
+        lines = {line for line in by_line if defect.first <= line <= defect.last}
+        names = set().union(*(by_line[line] for line in lines))
+        if not defect.runs or defect.file in COMPILED or (lines and not names):  # it runs when the module is imported
+            names = set().union(*by_line.values())
+        if not defect.runs:
+            names |= {name for name in self.seconds if name.startswith(CONTRACT)}
+        shared = {
+            file for file in {name.split("::")[0] for name in names} & self.whole if Path(file).name == defect.own
+        }
+        names |= {name for name in self.seconds if name.split("::")[0] in shared}
+        by_file: dict[str, list[str]] = {}
+        for name in sorted(names, key=lambda name: self.seconds[name]):
+            by_file.setdefault(name.split("::")[0], []).append(name)
+        own = [name for file in by_file if Path(file).name == defect.own for name in by_file[file]]
+        others = [by_file[file] for file in by_file if Path(file).name != defect.own]
+        turns = [group[i] for i in range(max(map(len, others), default=0)) for group in others if i < len(group)]
+        few: list[str] = []
+        total = 0.0
+        for name in turns:
+            total += self.seconds[name] + 0.05
+            if total > self.longest:
+                break
+            few.append(name)
+        return own, few
+
+
+def _tested(source: Path, module: str, tests: Sequence[str], mark: Path) -> int:
+    """In a process of its own: pytest's exit code, or 100 if the module cannot be imported."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    sys.path.insert(0, str(source))
+    os.environ["PYTHONPATH"] = str(source)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    import pytest
+
+    try:
+        importlib.import_module(module)
+    except BaseException:  # of any kind: the defect shows
+        return 100
+    flags = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist"]
+    flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what was loaded before
+    flags += [f"--basetemp={source.parent / 'tmp'}", f"--rootdir={ROOT}"]
+    return int(pytest.main([*flags, *tests], plugins=[Recorder(failed=mark)]))
+
+
+def in_a_fork(source: Path, module: str, tests: Sequence[str], seconds: float) -> tuple[str, str]:
+    """Run tests with another copy of the package: "failed" (and which one), "import", "passed" or "late"."""
+    mark = source.parent / "failed"
+    mark.unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        sys.path.insert(0, str(source))
-        os.environ["PYTHONPATH"] = str(source)
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        sys.dont_write_bytecode = True
-        import pytest
-
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", *tests])))
+        try:
+            os._exit(_tested(source, module, tests, mark))
+        except BaseException:
+            mark.write_text(traceback.format_exc())
+            os._exit(70)  # not one of pytest's
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
+    status = None
+    while status is None and time.monotonic() < until:
+        done, code = os.waitpid(pid, os.WNOHANG)
+        status = code if done else None
         time.sleep(0.02)
-    os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "late"
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if status is None:
+        os.waitpid(pid, 0)
+        return "late", ""
+    exit_code = os.waitstatus_to_exitcode(status)
+    if exit_code in (0, 100):
+        return "import" if exit_code else "passed", ""
+    if exit_code > 2:
+        raise RuntimeError(f"pytest cannot run {tests[:3]}: exit code {exit_code} {mark.read_text()}")
+    return "failed", mark.read_text() if mark.exists() else ""
 
 
-def tried(defect: Defect, source: Path, traced: Traced) -> str:
-    """What the tests say of a defect: "failed", "passed", "late", or "unseen" if none executes its line."""
-    tests = traced.tests(defect)
-    if not tests:
-        return "unseen"
-    file = source.parent / defect.file
-    text, times = file.read_bytes(), file.stat()
-    compiled = Path(importlib.util.cache_from_source(str(file)))
-    kept = compiled.read_bytes()
-    compiled.unlink()
-    file.write_bytes(text[: defect.start] + defect.after.encode() + text[defect.end :])
-    try:
-        return in_a_fork(source, tests, 30.0 + 4.0 * sum(traced.seconds[name] for name in tests))
-    finally:
-        file.write_bytes(text)
-        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        compiled.write_bytes(kept)
+@final
+class Trial:
+    """Tries defects in a copy of src/ of its own."""
+
+    def __init__(self, folder: Path, traces: Traces) -> None:
+        self.traces = traces
+        self.here = folder / f"copy-{os.getpid()}"
+        self.source = self.here / "src"
+        shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        compileall.compile_dir(self.source, quiet=1)
+        self.sound: dict[str, bool] = {}
+
+    def limit(self, tests: Sequence[str]) -> float:
+        return 30.0 + 4.0 * sum(self.traces.seconds[name] for name in tests)
+
+    def of(self, defect: Defect) -> tuple[str, str]:
+        """What the tests say of a defect: "failed" (and which), "late", "passed", or "unseen" if none executes it."""
+        own, others = self.traces.of(defect)
+        if not own and not others:
+            return "unseen", ""
+        for group in (own, others):
+            tests = [name for name in group if self.sound.get(name, True)]
+            while tests:
+                said, which = self.with_defect(defect, tests)
+                if said == "failed" and which in self.traces.seconds and not self.passes(which):
+                    tests.remove(which)  # it fails without the defect, too
+                    continue
+                if said != "passed":
+                    return said, which
+                break
+        return "passed", ""
+
+    def passes(self, test: str) -> bool:
+        if test not in self.sound:
+            self.sound[test] = in_a_fork(self.source, "ffgb", [test], self.limit([test]))[0] == "passed"
+        return self.sound[test]
+
+    def with_defect(self, defect: Defect, tests: Sequence[str]) -> tuple[str, str]:
+        file = self.source.parent / defect.file
+        text, times = file.read_bytes(), file.stat()
+        compiled = Path(importlib.util.cache_from_source(str(file)))
+        kept = compiled.read_bytes()
+        compiled.unlink()
+        file.write_bytes(text[: defect.start] + defect.after.encode() + text[defect.end :])
+        module = ".".join(Path(defect.file).with_suffix("").parts[1:]).removesuffix(".__init__")
+        try:
+            return in_a_fork(self.source, module, tests, self.limit(tests))
+        finally:
+            file.write_bytes(text)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+            compiled.write_bytes(kept)
+
+    def close(self) -> None:
+        shutil.rmtree(self.here, ignore_errors=True)
 
 
 def prepared() -> None:
-    """What every test loads is loaded once, before the forks; the package itself is not."""
-    import numpy as np
-    import pandas as pd
-    import pytest
-    import scipy.special
-    import scipy.stats
-    import sklearn.datasets
-    import sklearn.linear_model
-    import sklearn.tree
-
-    assert np
-    assert pd
-    assert pytest
-    assert scipy.special
-    assert scipy.stats
-    assert sklearn.datasets
-    assert sklearn.linear_model
-    assert sklearn.tree
+    """What many tests load is loaded once, before the forks; the package itself is not."""
+    for name in (
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pytest",
+        "hypothesis",
+        "scipy.special",
+        "scipy.stats",
+        "scipy.sparse.linalg",
+    ):
+        importlib.import_module(name)
+    for name in (
+        "sklearn.datasets",
+        "sklearn.linear_model",
+        "sklearn.tree",
+        "sklearn.ensemble",
+        "torch",
+        "onnxruntime",
+    ):
+        with suppress(ImportError):
+            importlib.import_module(name)
     assert "ffgb" not in sys.modules
+
+
+def sample(seed: int, mutants: int, only: Sequence[str]) -> list[Defect]:
+    """Defects drawn from all that can be made."""
+    files = sorted(f.relative_to(ROOT) for name in PACKAGES for f in (ROOT / "src/ffgb" / name).rglob("*.py"))
+    files = [f for f in files if not only or any(part in str(f) for part in only)]
+    every = [defect for file in files for defect in defects(file)]
+    chosen = random.Random(seed).sample(every, min(mutants, len(every)))
+    print(
+        f"{len(every):,} defects can be made in {len(files)} files; {len(chosen)} are drawn with seed {seed}",
+        flush=True,
+    )
+    return chosen
+
+
+def tell(chosen: Sequence[Defect], folder: Path) -> None:
+    """Print the defects that no test noticed, and the score."""
+    known = tomllib.loads(EQUIVALENT.read_text())["equivalent"] if EQUIVALENT.exists() else []
+    tried = caught = same = 0
+    for number, defect in enumerate(chosen):
+        path = folder / f"{defect.name}.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text())["result"]
+        tried += 1
+        if result in ("failed", "late", "import"):
+            caught += 1
+        elif equivalent(defect, known):
+            same += 1
+        else:
+            print(f"{number} {result}  {defect}")
+    share = caught / max(tried - same, 1)
+    print(f"{tried} tried, {same} change nothing, {caught} of the other {tried - same} were noticed ({share:.1%})")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="keeps traces and results")
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="begin no defect after so many seconds")
-    parser.add_argument("--only", nargs="*", default=[], help="files of the core, by parts of their names")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin nothing after so many seconds")
+    parser.add_argument("--only", nargs="*", default=[], help="files, by parts of their names")
     parser.add_argument("--tests", nargs="*", default=list(TESTS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--longest", type=float, default=25.0, help="seconds of other modules' tests that a defect takes"
+    )
+    parser.add_argument("--again", action="store_true", help="try again what no test noticed")
+    parser.add_argument("--tell", action="store_true", help="print results, and try nothing")
+    parser.add_argument("--trace", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ.update(THREADS)
     os.chdir(ROOT)
-    files = sorted(f.relative_to(ROOT) for f in (ROOT / CORE).rglob("*.py"))
-    files = [f for f in files if not given.only or any(part in str(f) for part in given.only)]
-    every = [defect for file in files for defect in defects(file)]
-    chosen = random.Random(given.seed).sample(every, min(given.mutants, len(every)))
-    print(f"{len(every):,} defects can be made in {len(files)} files; {len(chosen)} are tried", flush=True)
-    said: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        traced = Traced.of(Path(folder), given.tests)
-        print(f"traced {len(traced.seconds):,} tests, {sum(traced.seconds.values()):.0f} s", flush=True)
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        compileall.compile_dir(source, quiet=1)
-        sys.path = [path for path in sys.path if Path(path) != ROOT / "src"]
-        sys.path.insert(0, str(ROOT))
-        prepared()
-        until = time.monotonic() + given.seconds
+    if given.trace:
+        trace(given.trace[0], Path(given.trace[1]))
+        return
+    if given.folder is None:
+        parser.error("give a --folder")
+    until = time.monotonic() + given.seconds
+    results = given.folder.resolve() / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    chosen = sample(given.seed, given.mutants, given.only)
+    if not given.tell:
+        try_all(chosen, given, results, until)
+    tell(chosen, results)
+
+
+def try_all(chosen: Sequence[Defect], given: argparse.Namespace, results: Path, until: float) -> None:
+    traces = Traces(given.folder.resolve() / "traces", test_files(given.tests), given.longest)
+    if not traces.made(until):
+        print("the trace is not complete: give the command again")
+        return
+    print(f"traced {len(traces.seconds):,} tests, {sum(traces.seconds.values()):.0f} s", flush=True)
+    sys.path = [path for path in sys.path if Path(path) != ROOT / "src"]
+    sys.path.insert(0, str(ROOT))
+    prepared()
+    if given.again:
+        for path in (results / f"{defect.name}.json" for defect in chosen):
+            if path.exists() and json.loads(path.read_text())["result"] in ("passed", "unseen"):
+                path.unlink()
+    trial = Trial(given.folder.resolve(), traces)
+    try:
         for defect in chosen:
+            path = results / f"{defect.name}.json"
             if time.monotonic() > until:
                 break
-            result = tried(defect, source, traced)
-            said.append({**asdict(defect), "result": result})
-            if result not in ("failed", "late"):
-                print(f"{result}  {defect}", flush=True)
-            if given.json:
-                given.json.write_text(json.dumps(said, indent=1))
-    caught = sum(one["result"] in ("failed", "late") for one in said)
-    print(f"{caught} of {len(said)} defects were noticed ({caught / max(len(said), 1):.1%})")
+            if path.exists() or not claimed(path.with_suffix(".claim")):
+                continue
+            try:
+                began = time.monotonic()
+                said, which = trial.of(defect)
+                result = {"result": said, "test": which, "seconds": round(time.monotonic() - began, 1)}
+                path.write_text(json.dumps({**result, **asdict(defect)}, indent=1))
+            finally:
+                path.with_suffix(".claim").unlink()
+    finally:
+        trial.close()
 
 
 if __name__ == "__main__":

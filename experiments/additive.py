@@ -25,7 +25,7 @@ from ffgb.algorithms.additive_shared import AdditiveShared
 from ffgb.core.losses import CrossEntropy, Logistic, Loss, Square
 from ffgb.core.types import Array
 from ffgb.features.bins import bins_of
-from ffgb.learners.additive import Additive
+from ffgb.learners.additive import CELLS_A_ROW, Additive
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.runs.config import load_data
 from ffgb.runs.training import federate
@@ -37,7 +37,7 @@ def additive(x: Array, y: Array, loss: Loss, names: tuple[str, ...]) -> Any:
     rounds = Additive.defaults["rounds" if loss.classification else "regression_rounds"]
     state, _ = federate(
         [(x, y)],
-        lambda ask: (BoostedTrees(bins_of(ask, names, x.shape[1], BINS, ROWS), loss.outputs), None),
+        lambda ask: (BoostedTrees(bins_of(ask, names, x.shape[1], BINS, ROWS, CELLS_A_ROW), loss.outputs), None),
         loss,
         AdditiveShared(),
         rounds,

@@ -40,7 +40,7 @@ def ours(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
     """Predictions for the test rows, and what the training cost.
 
     Predictions are for one file with the test rows of all sites, as for anyone who gets the model.  `own` is the
-    library's own score of the same rows, each read at its site: there, categories with few rows at a site are unknown.
+    library's own score of the same rows, each read at its site: the same, since all sites know the same categories.
     """
     read: list[Dataset] = []
     with tempfile.TemporaryDirectory() as name, counted() as sent:

@@ -36,6 +36,7 @@ ROWS = 20_000
 
 OURS: dict[str, dict[str, Any]] = {
     **{f"ffgb-{learner}": {"learner": learner} for learner in ("features", "linear", "trees")},
+    "ffgb-auto": {},
     "ffgb-fedavg": {"algorithm": "fedavg", "learner": "mlp"},
     # every category is named at every site: at sites sorted by label, one that is unknown at a site tells the label
     **{f"ffgb-{learner}-named": {"learner": learner, "rare": 1} for learner in ("trees", "additive", "blend")},

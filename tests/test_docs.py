@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from ffgb.runs.config import Config
 from ffgb.runs.training import train
 from tests.conftest import ROOT
+from tests.forks import command
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -25,14 +27,15 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def run(language: str, text: str, folder: Path) -> str:
-    commands = [[sys.executable, "-c", text]]
-    if language == "sh":
-        commands = [[sys.executable, "-m", *shlex.split(line)] for line in text.splitlines()]
-        assert all(command[2] == "ffgb" for command in commands)
     said = []
-    for command in commands:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (command, done.stderr)
+    for line in text.splitlines() if language == "sh" else [text]:
+        if language == "sh":
+            name, *arguments = shlex.split(line)
+            assert name == "ffgb"
+            done = command(arguments, folder)
+        else:
+            done = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (line, done.stderr)
         said.append(done.stdout)
     return "".join(said)
 
@@ -54,8 +57,9 @@ def test_the_walk_from_tables_to_production(tmp_path: Path, real_data: Path) -> 
     assert said[-1].startswith("present [")
 
 
-def test_the_page_of_statistics(tmp_path: Path, real_data: Path) -> None:
-    page = (ROOT / "docs" / "statistics.md").read_text()
+@pytest.mark.parametrize("name", ["statistics", "fit"])
+def test_the_pages_of_statistics(name: str, tmp_path: Path, real_data: Path) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     said, compared = "", 0
     for language, text in re.findall(r"```(python|sh|text)\n(.*?)```", page, re.DOTALL):
         if language == "text":  # what the command before it prints first
@@ -64,6 +68,19 @@ def test_the_page_of_statistics(tmp_path: Path, real_data: Path) -> None:
         else:
             said = run(language, text, tmp_path)
     assert compared == page.count("```text\n")
+
+
+def test_what_the_page_of_fit_says_was_measured() -> None:
+    page = (ROOT / "docs" / "fit.md").read_text()
+    found = json.loads((ROOT / "experiments" / "conformal.json").read_text())
+    assert len(found["tables"]) == 10
+    assert f"each of the {found['sites that count']} sites" in page
+    assert f"is within {100 * found['farthest']:.1f} points of it" in page
+    assert found["farthest"] < 0.01
+    slopes = json.loads((ROOT / "experiments" / "recalibration.json").read_text())["mean and deviation of slopes"]
+    after = {name: own["platt"][0] for name, own in slopes.items() if "platt" in own}
+    assert [round(after.pop(f"breast_cancer, {learner}"), 2) for learner in ("features", "additive")] == [1.31, 1.29]
+    assert f"mean slopes are between {min(after.values())} and {max(after.values())}" in page
 
 
 def steps_of_one_row() -> list[str]:
@@ -84,24 +101,24 @@ def code_of(step: str) -> CodeType:
     return code
 
 
-OF_TREES = {
-    "algorithms.ffgb_shared:FFGBShared.round": "algorithms.trees_shared:TreesShared.round",
-    "core.gradients:GradientOf.part": "core.histograms:HistogramsOf.part",
+ROUND, PART = "algorithms.ffgb_posterior:FFGBPosterior.round", "core.gradients:GradientOf.part"
+OTHERWISE = {
+    "features": {},
+    "trees": {ROUND: "algorithms.trees_shared:TreesShared.round", PART: "core.histograms:HistogramsOf.part"},
+    "auto": {ROUND: "algorithms.blended:Blended.round", PART: "core.histograms:HistogramsOf.part"},
 }
-"""Steps that differ for boosted trees, as the page says."""
+"""Steps that differ by learner, as the page says."""
 
 
-@pytest.mark.parametrize("learner", ["features", "trees"])
+@pytest.mark.parametrize("learner", OTHERWISE)
 def test_a_row_takes_the_steps_of_the_page_in_their_order(learner: str, tmp_path: Path) -> None:
     """They end in this order; three of them, which hold the next steps, begin in it."""
     pytest.importorskip("cryptography")
-    steps = steps_of_one_row()
-    if learner == "trees":
-        page = (ROOT / "docs" / "one-row.md").read_text()
-        for step in OF_TREES.values():
-            module, _, function = step.partition(":")
-            assert re.search(rf"`{function}`\s+in\s+`{module.replace('.', '/')}\.py`", page)
-        steps = [OF_TREES.get(step, step) for step in steps]
+    page = (ROOT / "docs" / "one-row.md").read_text()
+    for step in OTHERWISE[learner].values():
+        module, _, function = step.partition(":")
+        assert re.search(rf"`{function}`\s+in\s+`{module.replace('.', '/')}\.py`", page)
+    steps = [OTHERWISE[learner].get(step, step) for step in steps_of_one_row()]
     rng = np.random.default_rng(0)
     for name in ("a", "b", "c"):
         x = rng.standard_normal((60, 2))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.cli.commands import site
 from tests.conftest import ROOT
 
@@ -39,8 +40,7 @@ def test_the_readme_shows_its_commands() -> None:
 @pytest.mark.parametrize("command", [c for c in commands() if not c.startswith("make")])
 def test_a_command_of_the_readme_works(command: str, workplace: Path) -> None:
     assert command.startswith("ffgb ")
-    words = [sys.executable, "-m", "ffgb", *command.split()[1:]]
-    result = subprocess.run(words, cwd=workplace, capture_output=True, text=True)
+    result = forks.command(command.split()[1:], workplace)
     assert result.returncode == 0, result.stderr
     assert result.stdout
 

@@ -68,7 +68,7 @@ pickle.loads(pickle.dumps(sys.exit))  # it does tell
 from ffgb import Config, Model, train
 result = train(Config(data="wine", clients=3, rounds=2, learner="mlp", oracle_steps=5), sys.argv[1], workers=2)
 Model.load(sys.argv[1])
-train(Config(data="wine", clients=3, rounds=2), workers=0)
+train(Config(data="wine", clients=3, rounds=2, learner="features"), workers=0)
 """
     with tempfile.TemporaryDirectory() as folder:
         # a worker process sets the hook, too: Python runs sitecustomize in each

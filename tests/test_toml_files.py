@@ -39,6 +39,12 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
     "another encoding": ('target = "Größe"\n'.encode("latin-1"), "line 1, cannot be read as TOML: it is not UTF-8"),
     "a spreadsheet": (b"PK\x03\x04\n\xff\xfe\x00", "line 2, cannot be read as TOML"),
     "too long": (b"#" * 2**21, "more than 1,048,576 bytes"),
+    "a step backwards": ('seed = 1\nstep_size = -1.0\n', "line 2: step_size is a number above 0, not -1"),
+    "no concentration": ("alpha = 0\n", "line 1: alpha is a number above 0, not 0"),
+    "more than all put aside": ("trim = 0.6\n", "line 1: trim is a number from 0 below 0.5, not 0.6"),
+    "no such mark": ('sep = "##"\n', "line 1: sep is comma or semicolon or tab or bar, not '##'"),
+    "no sizes": ("hidden = []\n", r"line 1: hidden is whole numbers such as \(32, 32\), or None, not \(\)"),
+    "a flag of the command": ('out = "x"\n', "line 1, has 'out', which is no option; see: ffgb train --help-all"),
     "nested": ("drop = " + "[" * 5000, "cannot be read as TOML: it is nested too deeply"),
 }  # fmt: skip
 

@@ -70,6 +70,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def citation() -> str:
     """BibTeX of the paper whose method this is."""
     return (

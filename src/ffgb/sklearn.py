@@ -2,14 +2,15 @@
 
 >>> from sklearn.datasets import load_iris
 >>> x, y = load_iris(return_X_y=True)
->>> classifier = FFGBClassifier(rounds=3).fit(x, y, clients=y)  # three clients that hold one class each
+>>> classifier = FFGBClassifier(learner="linear", rounds=3).fit(x, y, clients=y)  # three clients with a class each
 >>> bool(classifier.score(x, y) > 0.9), len(classifier.history_)
 (True, 3)
 
 They train as `ffgb train` does, and `model_` is the model that it would have written, to the bit.
 `classifier.export("model.onnx")` writes it as a file that runs without ffgb (runs/onnx.py).  Arrays are numbers,
-as scikit-learn checks them.  The columns of a pandas DataFrame may be text and have missing values: each client says
-what sites say about their files, and all agree on what becomes of each column (data/preprocess.py).
+as scikit-learn checks them.  The columns of a data frame (pandas, polars, pyarrow, DuckDB and others that speak
+Arrow) may be text and have missing values: each client says what sites say about their files, and all agree on what
+becomes of each column (data/preprocess.py).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import hashlib
 import inspect
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -38,34 +40,39 @@ from sklearn.utils.validation import (
     column_or_1d,
     validate_data,
 )
-from threadpoolctl import threadpool_limits
 
 from ffgb.algorithms.ffgb_shared import spent
+from ffgb.core.conformal import Conformal
 from ffgb.core.functions import OpenSum
 from ffgb.core.losses import LOSSES
 from ffgb.core.types import Array
 from ffgb.data import Dataset
+from ffgb.data.class_weights import weighted_by_class
 from ffgb.data.dataset import CLASSIFICATION, REGRESSION
+from ffgb.data.frames import as_frame, as_values
 from ffgb.data.partition import natural
 from ffgb.data.preprocess import NUMBER, TEXT, Table, agree, describe, raw
-from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError, as_parameter
 from ffgb.features.basic import Flatten
-from ffgb.federation.server import Learner, Server
+from ffgb.federation.server import Learner
 from ffgb.federation.state import State
-from ffgb.hardware import cores
+from ffgb.hardware import available, cores, one_blas_thread
 from ffgb.learners.adapter import INSTEAD, Adapter, Resident
 from ffgb.protocol.codec import decode, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.job import Update
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import SETTINGS, Config
-from ffgb.runs.holdings import make_holdings, make_parts
-from ffgb.runs.learners import make_algorithm, make_learner
+from ffgb.runs.conformal import calibrated, intervals, sets
+from ffgb.runs.fit import HeldOut
+from ffgb.runs.holdings import make_parts
+from ffgb.runs.learners import make_learner
 from ffgb.runs.model import Model
+from ffgb.runs.private import is_private, private_table, schema_of
 from ffgb.runs.resolve import make_loss
-from ffgb.runs.training import SETTLED, rounds_of
+from ffgb.runs.training import SETTLED, boosted, model_of
 from ffgb.settings import plain
+from ffgb.user_code import define
 
 log = logging.getLogger("ffgb")
 
@@ -74,7 +81,7 @@ LEAST = 2
 ELSEWHERE = (
     *("data", "target", "task", "clients", "split", "similarity", "alpha", "labels", "by", "seed"),
     *("weights", "exposure", "group", "start", "distill_data"),
-    *("sep", "decimal", "encoding", "sheet", "drop", "missing", "schema"),
+    *("sep", "decimal", "encoding", "sheet", "drop", "missing", "unit", "unit_rows"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
@@ -125,6 +132,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     model_: Model
     """What `ffgb train` would have written: `to_bytes` is the content of a model.safetensors."""
     n_features_in_: int
+    conformal_: Conformal
+    """How far the model is off, after `calibrate`."""
     feature_names_in_: Array
     """Names of the columns of a DataFrame."""
     _stages: list[Update]
@@ -152,8 +161,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array or DataFrame
-            A row a point.
+        X : array, sparse matrix or data frame
+            A row a point.  A sparse matrix becomes a full one in float32.
         y : array
             Targets.
         clients : array, optional
@@ -164,7 +173,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         workers, adapted = _workers(self.n_jobs), not isinstance(self.learner, str)
         progress = getattr(self, "_progress", None) if self.warm_start else None
         # One job is one thread: where cores are busy, more of them wait for each other for seconds in a small fit.
-        with _as_value_error(), threadpool_limits(limits=None if workers else 1):
+        with _as_value_error(), nullcontext() if workers else one_blas_thread():
             config = self._config(progress)
             if adapted:
                 _check_adapted(config, workers)
@@ -182,7 +191,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 config, costs, _ = choose(config, dataset, parts, workers)
             make = partial(_adapted, self.learner) if adapted else make_learner
             if not (history and (SETTLED in history[-1] or (config.stop and spent(history[-1])))):  # else it had ended
-                for after, line in _boosted(config, dataset, parts, make, workers, state, costs):
+                for after, line in boosted(config, dataset, parts, make, workers, state, costs):
                     state = after
                     history.append(line)
                     stages.append(_stage(state))
@@ -210,6 +219,31 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         with _as_value_error():
             return export(self.model_, Path(path))
 
+    def calibrate(self, X: Any, y: Any, clients: Any = None) -> Self:
+        """Find out, on rows that `fit` has not seen, how far the model is off: sets and intervals come from that.
+
+        Parameters
+        ----------
+        X, y, clients : as in `fit`
+        """
+        x = self._points(X)
+        targets, site = self._known(column_or_1d(y)), _sites(clients, len(x))
+        with _as_value_error():
+            found = calibrated(self.model_, HeldOut(x, targets, *site))
+            if found is None:
+                raise FFGBError("several targets have no intervals; fit one estimator for each")
+        self.conformal_ = found
+        return self
+
+    def _threshold(self, coverage: float, client: Any) -> float:
+        check_is_fitted(self, "conformal_", msg="call calibrate(X, y) first, with rows that fit has not seen")
+        with _as_value_error():
+            return self.conformal_.threshold(coverage, None if client is None else str(client))
+
+    @abstractmethod
+    def _known(self, y: Array) -> Array:
+        """Targets of rows to calibrate by, as the model has them."""
+
     @abstractmethod
     def _targets(self, y: Array) -> tuple[Array, Array | None]:
         """Checked targets as a data set has them, and their classes."""
@@ -233,6 +267,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if seed < 0:
             raise EstimatorError(f"random_state is {seed}; give a whole number from 0 on")
         given = {name: plain(value) for name, value in (own | more | {"seed": seed}).items()}
+        if isinstance(given["loss"], type):
+            given["loss"] = define(given["loss"])
+        if isinstance(given["class_weight"], Mapping):
+            given["class_weight"] = _class_weights(given["class_weight"])
         if not isinstance(self.learner, str):
             given["learner"] = "tree"  # what suits trees suits most learners that are no nets: steps that are shrunk
         classes = is_classifier(self)
@@ -242,12 +280,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             raise EstimatorError(
                 f"the loss {given['loss']!r} is none for {type(self).__name__}; choose {', '.join(fitting)}"
             )
+        if given.get("schema") is not None and given.get("epsilon") is None:
+            raise EstimatorError("schema is for private trainings; add epsilon, or leave it out")
         return Config(**given, data=("memory",), split="natural")
 
     def _dataset(
         self, config: Config, X: Any, y: Any, clients: Any, sample_weight: Any
     ) -> tuple[Dataset, Array | None]:
         """The rows, with who holds them; and the classes."""
+        X, y, clients, sample_weight = as_frame(X), as_values(y), as_values(clients), as_values(sample_weight)
         table, weights = None, None
         if sample_weight is not None:
             X, y, clients, weights = _weighed(X, y, clients, sample_weight)
@@ -257,11 +298,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             check_consistent_length(X, y)
             _check_rows(len(X), LEAST)
             sites, site = _sites(clients, len(X))
-            table, x = _agreed(self._frame(X), sites, natural(site), config)
+            if is_private(config):
+                table, x = _by_schema(self._frame(X), config)
+            else:
+                table, x = _agreed(self._frame(X), sites, natural(site), config)
         else:
             if config.categories:
                 raise EstimatorError("categories names columns of a DataFrame, and X is an array; leave it out")
-            x, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=LEAST, **self._checks)
+            x, y = validate_data(
+                self, X, y, dtype=np.float32, accept_sparse="csr", ensure_min_samples=LEAST, **self._checks
+            )
+            x = _in_full_rows(x)
             sites, site = _sites(clients, len(x))
         y, classes = self._targets(y)
         names = () if classes is None else _class_names(classes)
@@ -276,7 +323,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             table=table,
             weights=weights,
         )
-        return dataset, classes
+        return weighted_by_class(dataset, config.class_weight), classes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -292,10 +344,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _points(self, X: Any) -> Array:
         """Rows to predict at."""
         check_is_fitted(self)
-        table = self.model_.table
+        X, table = as_frame(X), self.model_.table
         if table is None:
-            x: Array = validate_data(self, X, dtype=np.float32, reset=False)
-            return x
+            return _in_full_rows(validate_data(self, X, dtype=np.float32, accept_sparse="csr", reset=False))
         validate_data(self, X, reset=False, skip_check_array=True)
         frame = self._frame(X)
         _check_rows(len(frame), 1)
@@ -340,25 +391,29 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     - algorithm: "ffgb"; "ffgb-c", clipped, for clients that differ; "ffgb-l", Lipschitz, for regression; "fedavg",
       "fedprox", "scaffold", "mime".
-    - learner: "features", "linear", "mlp", "tree", "trees" (boosted) and "additive", from totals, or a
-      scikit-learn regressor, whose fitted copies stay in this process: then the model cannot be saved.
+    - learner: "auto": a blend for tables; "blend", "trees" (boosted) and "additive", from totals; "features",
+      "linear", "mlp", "tree", or a scikit-learn regressor, whose fitted copies stay in this process: then the model
+      cannot be saved.
     - rounds, local_steps: T and K.
     - schedule, step_size: "search", "constant", "power", "theorem1" or "theorem2", and its η₀.
     - mu: Tikhonov regularisation.
     - geometry: "shared", to fit in L² of all clients' points, or "local", of each client's own.
-    - loss: "auto", "cross-entropy", "logistic", "square" or "huber".
+    - loss: "auto", "cross-entropy", "logistic", "square" or "huber"; or your own: its class (with n_jobs=None), or
+      "package.module:Name".
     - map, features, ridge: the feature map, how many features it has, and the oracle's ridge (features, linear).
     - hidden, oracle_steps, learning_rate, batch: the net and how it is fitted (mlp, cnn).
     - depth: of trees (tree).
     - participation: clients that are sampled a round, a number such as 5 or a share such as 0.5.
     - client_weights: "uniform" or "size".
+    - class_weight: "balanced", or a dictionary such as {"sick": 3.0}: what rows of each class weigh.
     - validation: the share of its rows that each client sets aside to choose the ridge and the rounds by.
     - warm_start: go on where the last fit ended, with more rounds on the same rows, to the same bits as all of them at
       once.
+    - epsilon, delta, schema: differential privacy with this budget; the schema file has public bounds and categories.
     - random_state: the seed; None draws one.
     - n_jobs: worker processes that clients are spread over, to the same bits; None or 1 is this process alone.
     - options: settings that are not named here, such as {"momentum": 0.9}, or, for DataFrames, {"categories": ["code"],
-      "rare": 5}: columns that are text whatever they look like, and the rows that a client must have of a category.
+      "rare": 5}: columns that are text whatever they look like, and the rows that all together must have of a category.
     """
 
     _checks: ClassVar[Mapping[str, bool]] = {}
@@ -389,6 +444,23 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         """`predict` after each round."""
         return map(self._named, self._staged(X))
 
+    def predict_set(self, X: Any, coverage: float = 0.9, client: Any = None) -> Array:
+        """Which classes are in the set of each row, (n, classes), bool: with the chance `coverage`, the right one is.
+
+        Call `calibrate` first.  The chance holds at the client, or, without one, at each of them.
+        """
+        threshold = self._threshold(coverage, client)
+        return sets(self.model_, self._points(X), threshold)
+
+    def _known(self, y: Array) -> Array:
+        found = np.searchsorted(self.classes_, y)
+        unknown = (found >= len(self.classes_)) | (self.classes_[np.minimum(found, len(self.classes_) - 1)] != y)
+        if unknown.any():
+            raise EstimatorError(
+                f"y has the class {plain(y[unknown][0])!r}, which fit has not seen; leave those rows out"
+            )
+        return found
+
     def _named(self, p: Array) -> Array:
         names: Array = self.classes_[p.argmax(axis=1)]
         return names
@@ -417,6 +489,17 @@ class FFGBRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         """Values (n,), or (n, targets), in the target's units."""
         x = self._points(X)
         return self._values(self.model_.decision(x))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, client: Any = None) -> Array:
+        """The ends of each row's interval, (n, 2): with the chance `coverage`, the target lies between them.
+
+        Call `calibrate` first.  The chance holds at the client, or, without one, at each of them.
+        """
+        threshold = self._threshold(coverage, client)
+        return np.stack(intervals(self.model_, self._points(X), threshold), axis=1)
+
+    def _known(self, y: Array) -> Array:
+        return np.asarray(y, np.float64)
 
     def staged_predict(self, X: Any) -> Iterator[Array]:
         """`predict` after each round."""
@@ -495,6 +578,32 @@ def _weighed(X: Any, y: Any, clients: Any, sample_weight: Any) -> tuple[Any, Any
     return _safe_indexing(X, rows), _safe_indexing(y, rows), some, weights[rows]
 
 
+def _in_full_rows(x: Any) -> Array:
+    """Rows in full, where X is sparse: in float32, if they fit."""
+    rows, columns = x.shape
+    if not issparse(x):
+        return np.asarray(x)
+    if (need := 4 * rows * columns) > (have := available()) / 2:
+        raise EstimatorError(
+            f"X is sparse, and its {rows:,} rows of {columns:,} columns in full need {need / 1e9:,.1f} GB of the "
+            f"{have / 1e9:,.1f} GB that are free; choose columns (sklearn.feature_selection), or project them "
+            "(sklearn.decomposition.TruncatedSVD)"
+        )
+    whole: Any = x
+    found: Array = whole.toarray()
+    return found
+
+
+def _class_weights(given: Mapping[Any, Any]) -> str:
+    """Weights of classes as the setting has them."""
+    names = _class_names(np.array(list(given)))
+    if strange := [name for name in names if "," in name or "=" in name]:
+        raise EstimatorError(
+            f"class_weight cannot name the class {strange[0]!r}, which has a , or =; use sample_weight"
+        )
+    return ",".join(f"{name}={plain(weight)!r}" for name, weight in zip(names, given.values(), strict=True))
+
+
 def _class_names(classes: Array) -> tuple[str, ...]:
     return tuple(f"{c:.15g}" if isinstance(c, float) else str(c) for c in classes.tolist())
 
@@ -533,6 +642,20 @@ def _client_of_each(clients: Any, n: int) -> list[Any]:
     return ids
 
 
+def _by_schema(frame: pd.DataFrame, config: Config) -> tuple[Table, Array]:
+    """The table of a private training, which follows from the schema alone; and all rows as numbers."""
+    if config.schema is None:
+        raise EstimatorError("with epsilon give schema, a file with public bounds and categories of the columns")
+    schema = schema_of(config)
+    table = private_table(schema, None)
+    if lacking := [c.name for c in table.columns if c.name not in frame]:
+        raise EstimatorError(f"X has no column {lacking[0]!r}, which the schema has")
+    values = {c.name: raw(frame, c.name, "X", schema.kinds[c.name]) for c in table.columns}
+    if wrong := schema.violations(values):
+        raise EstimatorError(f"X: {wrong[0]}")
+    return table, table(values)
+
+
 def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], config: Config) -> tuple[Table, Array]:
     """The table that clients agree on, each having said what it says about its own rows; and all rows as numbers."""
     columns = [str(name) for name in frame]
@@ -544,7 +667,7 @@ def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], c
         site: {name: raw(part, name, f"client {site}" if len(sites) > 1 else "X", kinds.get(name)) for name in columns}
         for site, part in zip(sites, (frame.iloc[rows] for rows in parts), strict=True)
     }
-    described = {site: describe(values, config.rare) for site, values in held.items()}
+    described = {site: describe(values) for site, values in held.items()}
     table, told = agree(described, config.rare, config.least)
     for line in told:
         log.warning("%s", line)
@@ -577,7 +700,7 @@ def _check_same(before: _Progress, now: _Progress, history: Sequence[Mapping[str
         raise EstimatorError(f"a warm start keeps the learner {before.learner}, and it is {now.learner} now; {anew}")
     for field in dataclasses.fields(Config):
         was, asked = getattr(before.config, field.name), getattr(now.config, field.name)
-        if field.name not in ("rounds", "stop", "asked") and was != asked:
+        if field.name not in ("rounds", "stop", "asked", "because") and was != asked:
             raise EstimatorError(f"a warm start keeps {field.name} at {was!r}, and it is {asked!r} now; {anew}")
     if (before.config.one_round and before.config.rounds != now.config.rounds) or now.config.exchanges < before.state.t:
         raise EstimatorError(f"the last fit had {before.config.rounds} rounds, not {now.config.rounds}; {anew}")
@@ -589,26 +712,6 @@ def _check_same(before: _Progress, now: _Progress, history: Sequence[Mapping[str
         )
 
 
-def _boosted(
-    config: Config,
-    dataset: Dataset,
-    parts: list[Array],
-    make: Callable[[Config, Dataset], Learner],
-    workers: int,
-    state: State | None,
-    costs: Costs,
-) -> Iterator[tuple[State, dict[str, Any]]]:
-    """The rounds that are left, on clients that know nothing: the server tells them what they missed."""
-    holdings, options = make_holdings(config, dataset, parts)
-    with local_engine(holdings, workers, config.code) as engine:
-        server = Server(engine, **options)
-        if state is None:
-            algorithm, loss = make_algorithm(config), make_loss(config, dataset)
-            scale = not loss.classification
-            state = server.start(algorithm, make(config, dataset), loss, scale_target=scale, before=costs)
-        yield from rounds_of(server, state, config)
-
-
 def _stage(state: State) -> Update:
     """What the last round made of f: an ensemble's new learners, or all of f where that is one array."""
     if state.updates and state.updates[-1].version == state.t:
@@ -618,9 +721,9 @@ def _stage(state: State) -> Update:
 
 def _model(state: State, dataset: Dataset, *, adapted: bool) -> Model:
     """The model as it is after it was written and read; if it cannot be, its function says so when it is asked."""
+    if not adapted:
+        return model_of(state, dataset)
     f = state.result
     job = replace(state.job, family=f.family)
     said: Any = (dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table)
-    if adapted:
-        return Model(job, Resident(f.merged() if isinstance(f, OpenSum) else f), *said)
-    return Model.from_bytes(Model(job, f, *said).to_bytes())
+    return Model(job, Resident(f.merged() if isinstance(f, OpenSum) else f), *said)

@@ -30,6 +30,8 @@ def allow(name: str) -> None:
     This runs the named package's code, so it is called for names that the local user gave, on the command line or in
     a script; never for a name that arrived in a message.
     """
+    if name in _known:
+        return
     package, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -38,6 +40,13 @@ def allow(name: str) -> None:
     except (ImportError, AttributeError, ValueError) as error:
         raise FFGBError(f"{name} cannot be imported ({error}); name it as package.module:callable") from error
     register(name, thing)
+
+
+def define(thing: type) -> str:
+    """Make a class known by its own name, in place of an earlier one of this name, as notebooks have them; the name."""
+    name = f"{thing.__module__}:{thing.__qualname__}"
+    _known[name] = thing
+    return name
 
 
 def must_be_named(code: Sequence[str], named: Collection[str], folder: Path, advice: str) -> None:

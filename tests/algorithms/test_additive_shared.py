@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import BayesianRidge
 from sklearn.metrics import roc_auc_score
@@ -16,11 +18,13 @@ from ffgb.core.histograms import Units
 from ffgb.core.losses import CrossEntropy, Gamma, Huber, Logistic, Loss, Poisson, Quantile, Square
 from ffgb.core.points import Points
 from ffgb.core.questions import Here
+from ffgb.data.sources import load
 from ffgb.errors import FFGBError
 from ffgb.federation.state import State
 from ffgb.learners.additive import terms_of
 from ffgb.learners.boosted_trees import BoostedTrees
-from ffgb.runs.training import federate
+from ffgb.runs.config import Config
+from ffgb.runs.training import federate, train
 from tests.algorithms.test_trees_shared import NAMES, learner, parts_of, same, signal, table, targets
 
 Array = np.ndarray
@@ -76,7 +80,7 @@ def test_f_is_the_constant_and_a_term_of_each_column() -> None:
     assert np.array_equal(f(x)[:, 0], added)
 
 
-def test_the_totals_are_the_gradient_and_the_gram_of_one_hot_cells() -> None:
+def test_the_totals_are_the_gradient_and_the_rows_of_one_hot_cells_and_their_pairs() -> None:
     x = table(7, 300)
     y = targets(Logistic(), x, 7)
     loss, points = Logistic(), Points(0, x, y)
@@ -86,14 +90,15 @@ def test_the_totals_are_the_gradient_and_the_gram_of_one_hot_cells() -> None:
     f, columns, layout = state.f(x), family.layout.usable.astype(np.int32), family.layout
     units = Units.bounded(loss, len(x), 64, flat=False)
     assert units is not None
-    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, np.zeros(1, np.int32), 1)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, np.zeros(1, np.int32))
     here = Here(points, 1.0 / len(x), loss, y, f, family=family)
     sums, rows = question.total({name: np.asarray(a) for name, a in question.part(here).items()})
     z = family.features(x)[:, columns]
     hot = np.concatenate([np.ones((len(x), 1)), *(np.eye(layout.cells[c])[z[:, k]] for k, c in enumerate(columns))], 1)
     h = loss.curvature(f, y)[:, 0]
     assert np.allclose(sums.gradient[0], hot.T @ loss.gradient(f, y)[:, 0], atol=1e-9)
-    assert np.allclose(sums.gram, hot.T @ (h[:, None] * hot), atol=1e-9)
+    assert np.allclose(sums.curvature[0], h @ hot, atol=1e-9)
+    assert np.array_equal(sums.gram, hot.T @ hot)  # nothing of f, of which one of a single row would tell
     assert np.array_equal(rows, hot.sum(axis=0)[1:])
     own = question.part(here)
     own["pairs"][0] += 1.0
@@ -178,3 +183,22 @@ def test_steps_are_as_long_as_is_safe(loss: Loss) -> None:
         losses.append(float(loss.value(f(x), y).mean()))
     assert (np.diff(losses) < 1e-3).all()
     assert losses[-1] < 0.2 + float(loss.value(np.log(mean / mean.mean())[:, None], y).mean())
+
+
+def test_a_column_of_one_value_that_is_sometimes_missing_has_a_term(tmp_path: Path) -> None:
+    """It has one bin and a cell of missing values, and no cut."""
+    rng = np.random.default_rng(0)
+    once = np.where(rng.random(200) < 0.3, np.nan, 1.0)
+    y = np.where(np.isnan(once) ^ (rng.random(200) < 0.1), "yes", "no")
+    pd.DataFrame({"once": once, "other": rng.standard_normal(200), "y": y}).to_csv(tmp_path / "a.csv", index=False)
+    config = Config(data=(str(tmp_path / "a.csv"),), target="y", learner="additive", rounds=2)
+    assert train(config, workers=0).summary["test_accuracy"] > 0.75
+
+
+def test_columns_that_determine_one_another_do_not_let_a_step_go_astray(real_data: Path) -> None:
+    """The indicators of Adult's categories as columns of their own: along some sums of them rows say little."""
+    adult = load("adult")
+    model = FFGBClassifier(learner="additive", rounds=4).fit(adult.x[:3000], adult.y[:3000])
+    losses = [line["train_loss"] for line in model.history_]
+    assert (np.diff(losses) < 0).all()
+    assert losses[-1] < 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.datasets import load_breast_cancer
 from ffgb import Config, FFGBClassifier, train
 from ffgb.algorithms.blended import ALONE, SLOPES, Blended
 from ffgb.algorithms.trees_shared import TreesShared
-from ffgb.core.folds import Folds
+from ffgb.core.folds import Folds, Judged
 from ffgb.core.judgement import calibration
 from ffgb.core.losses import Logistic
 from ffgb.core.points import Points
@@ -104,6 +105,48 @@ def test_candidates_shrink_and_blend() -> None:
     assert set(np.round(found.sum(axis=1), 9)) == set(SLOPES)
 
 
+def test_blends_are_judged_with_a_prior_that_is_worth_less_the_more_rows_were_seen() -> None:
+    """Before any row: the logarithm of a slope has the deviation 0.3, and a share differs from 1/2 by 0.35."""
+    algorithm = blend()
+    at = {tuple(np.round(weights, 6)): k for k, weights in enumerate(algorithm.candidates)}
+    nothing = np.zeros(len(at))
+    for rows in (1.0, 50.0):
+        found = algorithm._best(Judged(nothing, rows))
+        assert found["blend"] == at[0.5, 0.5]
+        assert found["held_out"] == 0.0
+        expected = 2 * (0.5 / 0.35) ** 2 / (2 * rows)
+        assert [found[name] for name in ALONE[:2]] == pytest.approx([expected, expected])
+    for weights, doubt in (
+        ((1.5, 0.0), 2 * (0.5 / 0.35) ** 2 + (math.log(1.5) / 0.3) ** 2),
+        ((0.1, 0.3), 2 * (0.25 / 0.35) ** 2 + (math.log(0.4) / 0.3) ** 2),
+    ):
+        losses = nothing + 1e6
+        losses[at[weights]] = 0.25
+        found = algorithm._best(Judged(losses, 10.0))
+        assert found["blend"] == at[weights]
+        assert found["held_out"] == pytest.approx(0.25 + doubt / 20.0)
+
+
+def test_a_score_must_become_better_by_a_thousandth() -> None:
+    def lines(*values: float, **more: float) -> list[dict[str, float]]:
+        return [dict.fromkeys(("held_out", *ALONE), v) | more for v in values]
+
+    algorithm = blend(patience=2)
+    assert not algorithm.over(lines(1.0, 1.0))
+    assert algorithm.over(lines(1.0, 1.0, 1.0))
+    assert algorithm.over(lines(1.0, 0.9991, 0.9991))
+    assert not algorithm.over(lines(1.0, 1.0, 0.9989))
+    assert not algorithm.over(lines(-1.0, -1.0, -1.0011))
+    assert algorithm.over(lines(-1.0, -1.0, -1.0009))
+    for name in ALONE[:2]:  # one kind of trees is still becoming better, and would soon be better than the blend
+        assert not algorithm.over([*lines(1.0, 1.0), *lines(1.0, **{name: 0.9})])
+        assert not algorithm.over([*lines(1.0, 1.0, **{name: 1.5}), *lines(1.0, **{name: 1.2})])
+        assert algorithm.over([*lines(1.0, 1.0, **{name: 1.5}), *lines(1.0, **{name: 1.3})])
+    few = replace(algorithm, deep=replace(algorithm.deep, rows=20))  # where 0.005 is noise
+    assert few.over(lines(1.0, 1.0, 0.996))
+    assert not few.over(lines(1.0, 1.0, 0.99))
+
+
 def test_training_ends_when_the_score_is_no_longer_better() -> None:
     algorithm = blend(patience=3)
     falling = [dict.fromkeys(("held_out", *ALONE), v) for v in (1.0, 0.9, 0.8, 0.7)]
@@ -152,3 +195,16 @@ def test_a_blend_begins_with_a_constant(tmp_path: Any) -> None:
     assert run.finished
     with pytest.raises(FFGBError):
         train(Config(data=("wine",), clients=2, learner="blend", rounds=1, start=str(tmp_path / "a")), workers=0)
+
+
+def test_additive_models_without_a_fold_come_to_rest_although_their_cells_are_merged() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 4)).astype(np.float32)
+    x[:, 1:] = x[:, :1] + 0.02 * x[:, 1:]
+    y = (3.0 * np.sin(4.0 * x[:, 0]) + rng.logistic(size=len(x)) > 0).astype(int)
+    algorithm = blend()
+    algorithm = replace(algorithm, deep=replace(algorithm.deep, least=5))
+    _, _, metrics = trained([(x, y)], 8, algorithm)
+    losses = [line["held_out_additive"] for line in metrics]
+    assert losses[2] < 0.8 * losses[0]
+    assert max(losses[2:]) - min(losses[2:]) < 0.003

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ffgb.algorithms import Step
-from ffgb.algorithms.ffgb_shared import SLACK, FFGBShared, next_gradient
+from ffgb.algorithms.ffgb_shared import SLACK, FFGBShared, fit, next_gradient, spent
 from ffgb.core.functions import Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.gradients import GradientOf, SlopesOf
@@ -18,6 +18,7 @@ from ffgb.core.losses import CrossEntropy, Loss, Square
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion, ask_locally
 from ffgb.core.schedules import Constant
+from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
 from ffgb.learners.linear import Linear
 
@@ -110,3 +111,36 @@ def test_a_bound_on_the_next_gradient_by_hand() -> None:
     assert next_gradient(Square(), 9.0, 2.0, 0.0) <= SLACK * 5.0 + 1e-6
     assert next_gradient(Square(), 9.0, 2.0, 0.0) >= 5.0
     assert next_gradient(CrossEntropy(3), 9.0, 2.0, 0.0) <= SLACK * CrossEntropy(3).bound + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("inner", "own", "size", "gamma", "explained"),
+    [
+        (4.0, 4.0, 4.0, 1.0, 1.0),  # h = φ
+        (2.0, 1.0, 4.0, 0.5, 1.0),  # h = φ/2
+        (3.0, 9.0, 1.0, 1.0, 1.0),  # h = 3φ: it does not contract, and its best multiple is φ
+        (1.0, 1.0, 2.0, 1.0 - math.sqrt(0.5), 0.5),
+        (2.0, 4.0, 2.0, 1.0 - math.sqrt(0.5), 0.5),  # twice as long: γ is that of the best multiple
+        (0.0, 1.0, 1.0, 0.0, 0.0),  # at a right angle
+        (0.0, 0.0, 1.0, 1.0, 0.0),
+        (1.0, 1.0, 0.0, 1.0, 0.0),
+    ],
+)
+def test_gamma_and_what_is_explained_by_hand(
+    inner: float, own: float, size: float, gamma: float, explained: float
+) -> None:
+    assert fit(inner, own, size) == pytest.approx((gamma, explained))
+
+
+def test_nothing_but_noise_is_left_a_twentieth_below_it() -> None:
+    assert spent({"noise": 0.5, "explained": 0.44})
+    assert not spent({"noise": 0.5, "explained": 0.46})
+    assert not spent({"noise": None, "explained": 0.0})
+    assert not spent({"explained": 0.0})
+    assert not spent({"noise": 1.0, "explained": None})
+
+
+def test_a_negative_regularisation_is_refused_and_none_is_fine() -> None:
+    FFGBShared(Constant(1.0), mu=0.0)
+    with pytest.raises(FFGBError, match="must not be negative"):
+        FFGBShared(Constant(1.0), mu=-0.1)

@@ -246,3 +246,25 @@ def test_estimators_train_trees() -> None:
     assert heavy.predict_proba(x)[:, 1].mean() > model.predict_proba(x)[:, 1].mean() + 0.1
     numbers = FFGBRegressor(learner="trees", rounds=3, random_state=0, options=options).fit(x, signal(x), clients=site)
     assert numbers.score(x, signal(x)) > 0.5
+
+
+def test_how_many_columns_a_tree_may_split() -> None:
+    """A share of the columns, but no fewer than the least and, for trees side by side, at least one less than all."""
+    usable = np.array([0, 2, 3, 5, 7, 8, 9, 11, 12, 14])
+
+    def dealt(trees: int, columns: int = 10, **settings: Any) -> Array:
+        return TreesShared(**settings).columns_of(1, trees, usable[:columns])
+
+    assert dealt(3, share=1.0).tolist() == [usable.tolist()] * 3
+    found = dealt(5, share=0.4, side_by_side=5)
+    assert found.shape == (5, 4)
+    assert all(len(set(row)) == 4 and sorted(row) == row and set(row) <= set(usable.tolist()) for row in found.tolist())
+    assert dealt(1, share=0.3, least_columns=4).shape == (1, 4)
+    assert dealt(1, share=0.04).shape == (1, 1)
+    assert dealt(2, columns=4, share=0.5, least_columns=4, side_by_side=2).shape == (2, 3)
+    assert dealt(1, columns=4, share=0.5, least_columns=4).shape == (1, 4)
+    assert dealt(2, columns=2, share=0.5, least_columns=4, side_by_side=2).shape == (2, 2)
+    again, other = (TreesShared(share=0.4, seed=s).columns_of(1, 5, usable) for s in (0, 1))
+    assert np.array_equal(again, TreesShared(share=0.4).columns_of(1, 5, usable))
+    assert not np.array_equal(again, other)
+    assert not np.array_equal(again, TreesShared(share=0.4).columns_of(2, 5, usable))

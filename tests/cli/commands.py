@@ -13,7 +13,7 @@ import numpy as np
 from tests.forks import command
 
 FFGB = [sys.executable, "-m", "ffgb"]
-QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine"]
+QUICK = ["--rounds", "2", "--clients", "3", "--workers", "0", "--data", "wine", "--learner", "features"]
 
 
 def ffgb(

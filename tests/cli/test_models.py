@@ -72,7 +72,7 @@ def test_a_learner_of_ones_own(tmp_path: Path) -> None:
     )
     files = [site(tmp_path / f"{name}.csv", seed=seed) for seed, name in enumerate(("north", "south"))]
     options: list[str | Path] = ["--data", files[0], "--data", files[1], "--target", "outcome"]
-    options += ["--oracle-steps", "30", "--rounds", "2"]
+    options += ["--oracle-steps", "30", "--rounds", "2", "--workers", "0"]
     trained = ffgb("train", *options, "--learner", "mine:net", "--out", "run", "--json", cwd=tmp_path)
     assert json.loads(trained.stdout)["test_accuracy"] > 0.7, trained.stderr
     refused = ffgb("predict", "run", files[0], cwd=tmp_path)

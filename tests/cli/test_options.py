@@ -41,7 +41,7 @@ def test_help_names_every_option_that_scripts_rely_on() -> None:
         (["--loss", "hinge"], "--loss is auto or .*, not 'hinge'"),
         (["--schedule", "theorem1"], "μ > 0"),
         (["--schedule", "magic"], "--schedule is search or .*, not 'magic'"),
-        (["--step-size", "-1"], "positive"),
+        (["--step-size", "-1"], "above 0"),
         (["--similarity", "1.5"], "1.5"),
         (["--clients", "100000"], "100,?000"),
         (["--participation", "21"], "--participation 21"),

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from ffgb.core import additive
-from ffgb.core.additive import FIRST, FLAT, Column, Prior, Sums, posterior
+from ffgb.core.additive import FIRST, FLAT, Column, Prior, Sums, _of_means, posterior
 
 Array = np.ndarray
 
@@ -77,3 +77,16 @@ def test_the_noise_is_estimated() -> None:
     fit = posterior(prior, sums_of(x, y), np.zeros((1, x.shape[1])), dispersed=True)
     assert fit.dispersion[0] == pytest.approx(9.0, rel=0.1)
     assert 1.0 < fit.freedom < 22.0
+
+
+def test_merged_cells_have_the_curvature_of_their_means() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    gram, rows = root @ root.T, np.array([3.0, 1.0, 0.0, 2.0, 4.0])
+    heads = np.array([1, 1, 2, 4, 4])
+    means = np.eye(6)  # of each cell, the mean of those that it is merged with, weighted by rows
+    means[1, 1:3] = means[2, 1:3] = 0.75, 0.25
+    means[3] = 0.0  # no row is there
+    means[4, 4:] = means[5, 4:] = 1 / 3, 2 / 3
+    np.testing.assert_allclose(_of_means(gram, heads, rows), means.T @ gram @ means, atol=1e-12)
+    np.testing.assert_allclose(_of_means(gram, np.arange(5), np.ones(5)), gram)

@@ -63,3 +63,22 @@ def test_nothing_is_merged_that_has_enough_rows() -> None:
     few = many.copy()
     few[3] = 4
     assert np.flatnonzero(heads(few, many, everything, LAYOUT, columns, 5) != everything).tolist() == [3]
+
+
+@given(seed=st.integers(0, 10**6), least=st.integers(1, 12))
+@settings(max_examples=50)
+def test_rows_that_are_counted_in_two_ways_are_none_or_enough_in_both(seed: int, least: int) -> None:
+    rng, columns = np.random.default_rng(seed), np.arange(4)
+    cells = LAYOUT.cells
+    first = np.cumsum(cells) - cells
+    inside, outside = (
+        sum(np.bincount(first + rng.integers(0, cells), minlength=cells.sum()) for _ in range(n)) for n in (150, 30)
+    )
+    own = np.stack([inside, outside]).astype(float)
+    found = heads(own, 0.0 * own, np.arange(cells.sum()), LAYOUT, columns, least)
+    merged = regrouped(own, found)
+    assert not ((merged > 0) & (merged < least)).any()
+    assert np.array_equal(merged.sum(axis=1), own.sum(axis=1))
+    # one way alone merges less
+    alone = heads(own[0], 0.0 * own[0], np.arange(cells.sum()), LAYOUT, columns, least)
+    assert len(np.unique(alone)) >= len(np.unique(found))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffgb.core.gradients import LARGEST, LENGTHS, Gradient, GradientOf, Slopes, SlopesOf
+from ffgb.core.gradients import LARGEST, LENGTHS, Gradient, GradientOf, Slopes, SlopesOf, best_length
 from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss, Square
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion
@@ -178,3 +178,17 @@ def test_influence_is_the_largest_inner_product_in_units_of_its_feature() -> Non
     bounded = GradientOf(family, Logistic(), scale).influence(own)
     assert bounded == {"inner product": (4.0, Logistic().bound)}  # a scale of 4/64 at least
     assert GradientOf(family, Square(), scale).influence(own) == {"square": (5.0, 1.0), "inner product": (4.0, 1.0)}
+
+
+def test_the_best_length_is_where_a_line_between_slopes_crosses_0() -> None:
+    lengths = (0.0, 1.0, 3.0)
+    for slopes, best in (
+        ([-1.0, -0.5, 0.5], 2.0),
+        ([-1.0, -0.5, 1.5], 1.5),
+        ([-1.0, 0.0, 1.0], 1.0),
+        ([-1.0, 3.0, 4.0], 0.25),
+        ([-2.0, -1.0, -1e-9], 3.0),  # it descends as far as was asked
+        ([0.0, 1.0, 2.0], 0.0),
+        ([1.0, -1.0, 2.0], 0.0),
+    ):
+        assert best_length(np.array(slopes), lengths) == pytest.approx(best)

@@ -242,3 +242,15 @@ def test_asking_here_is_asking_one_client() -> None:
     here, there = moments_of_targets(ask_of(x, None), 2), of_targets([x])
     np.testing.assert_allclose(here.mean, there.mean, rtol=1e-14)
     np.testing.assert_allclose(here.variance, there.variance, rtol=1e-12)
+
+
+def test_a_category_that_few_clients_have_is_nothing_strange() -> None:
+    """At all others the column is constant, and what they send of it is rounded: that is no spread to compare with."""
+    question = MomentsOf(Flatten(3), np.array([0.02, 0.0, 0.0]), np.ones(3))
+    rng = np.random.default_rng(0)
+    mean, variance = rng.standard_normal((20, 3)), rng.uniform(0.5, 1.0, (20, 3))
+    mean[:, 0], variance[:, 0] = 3e-18 * rng.integers(0, 2, 20), 3e-18 * rng.integers(0, 2, 20)
+    mean[:2, 0], variance[:2, 0] = 0.2, 0.16
+    assert question.strange(mean, variance) == {}
+    mean[3, 1] = 1e6
+    assert list(question.strange(mean, variance)) == [3]

@@ -16,7 +16,7 @@ from ffgb.core.functions import ClosedFamily
 from ffgb.core.geometry import Blocks
 from ffgb.core.lipschitz import Extension
 from ffgb.core.maps import FeatureMap
-from ffgb.core.oracles import WO2, Answer, SharedWO2, WOInf, WOLip, between, contraction
+from ffgb.core.oracles import WO2, Answer, SharedWO2, WOInf, WOLip, between, contraction, sup
 from ffgb.core.points import Points
 from ffgb.core.types import Parameters
 from ffgb.errors import FFGBError
@@ -273,6 +273,18 @@ def test_gamma_in_a_shared_geometry_is_that_of_the_norm_of_inner_products() -> N
     expected = 1.0 - np.sqrt(np.vdot(left, inverse @ left) / np.vdot(b, inverse @ b))
     assert answer.gamma == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(answer.seen, whole @ inverse @ b, atol=1e-6)
+
+
+def test_the_exact_answer_to_nothing_has_gamma_1() -> None:
+    x = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
+    family, nothing = Linear(Flatten(3), 2), np.zeros((30, 2))
+    for oracle in (WO2(family, x), SharedWO2(family, x, Blocks.of(np.zeros(3), [np.eye(3)], 1e-3))):
+        answer = oracle(oracle.sees(nothing), np.random.default_rng(0))
+        assert answer.gamma == 1.0
+        np.testing.assert_array_equal(answer.h.values, nothing)
+    assert contraction(np.zeros((2, 1)), np.zeros((2, 1))) == 1.0
+    assert contraction(np.ones((2, 1)), np.zeros((2, 1))) == -np.inf
+    assert contraction(np.ones((2, 1)), np.full((2, 1), 4.0), sup) == 0.25
 
 
 def test_families_without_a_fit_say_so() -> None:

@@ -115,3 +115,44 @@ def test_a_number_that_would_make_up_the_mean_is_too_large() -> None:
     assert too_large([1.0, 1.0, 1e5, 1.0], [0.33, 0.33, 1e-3, 0.33], 0.0) == []  # nor what weighs little
     assert too_large([0.0, 0.0, 5.0], [1 / 3] * 3, 0.0) == []
     assert too_large([1.0, 1e30], [0.5, 0.5], 0.0) == []
+
+
+def spreads(columns: int, far: float, where: slice = slice(None)) -> dict[str, np.ndarray]:
+    """Five clients with a spread of 1 in each column; the last is so many spreads away in some columns."""
+    variance = np.ones((5, columns))
+    variance[4, where] = far**2
+    return {"mean": np.zeros((5, columns)), "variance": variance}
+
+
+@pytest.mark.parametrize(
+    ("columns", "alike", "limit", "words"),
+    [
+        (10, False, 100.0, "in half of its columns"),
+        (10, True, 20.0, "in half of its columns"),
+        (9, False, 1e4, "in column 0"),  # half of so few columns says nothing
+        (9, True, 1e3, "as far from the others'"),
+    ],
+)
+def test_how_far_a_client_may_be(columns: int, alike: bool, limit: float, words: str) -> None:
+    assert far_apart(**spreads(columns, 0.999 * limit), alike=alike) == {}
+    (found,) = far_apart(**spreads(columns, 1.001 * limit), alike=alike).items()
+    assert found[0] == 4
+    assert words in found[1]
+
+
+def test_one_column_far_away_is_named_and_of_features_it_is_not() -> None:
+    assert "in column 7 its values are 1.01e+04" in far_apart(**spreads(20, 1.01e4, slice(7, 8)), alike=False)[4]
+    assert far_apart(**spreads(20, 0.99e3, slice(7, 8)), alike=True) == {}
+
+
+def test_the_largest_size_and_the_largest_influence() -> None:
+    small = {"a": 1, "b": 1, "c": 1}  # the median counts as 100 rows, and the limit is 10,000 times as many
+    assert strange_sizes({**small, "d": 999_000}) == {}
+    assert list(strange_sizes({**small, "d": 1_001_000})) == ["d"]
+    large = {"a": 200, "b": 200, "c": 200}
+    assert strange_sizes({**large, "d": 1_999_000}) == {}
+    assert list(strange_sizes({**large, "d": 2_001_000})) == ["d"]
+    shares = [0.5, 0.25, 0.25]
+    assert too_large([2.0, 1.0, 7990.0], shares, 0.0) == []  # times its share, a thousand medians
+    assert too_large([2.0, 1.0, 8010.0], shares, 0.0) == [2]
+    assert too_large([2.0, 1.0, 8010.0], shares, 2.1) == []

@@ -122,15 +122,15 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "NodeRows": lambda: NodeRows(histograms()),
     "MergedHistograms": merged,
     "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
-    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL, 3),
+    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL),
     "HeldOut": lambda: HeldOut(Folds(2, 0, np.zeros(1, np.int16)), 1, np.zeros(3), np.array([[0.5], [1.0]])),
 }
 """Of each kind one that these rows can answer."""
 
-OF_FILES = {"FileSums", "NameCounts", "NamesIn"}
+OF_FILES = {"FileCounts", "FileSums", "NameCounts", "NamesIn"}
 """They are answered from a site's file, before there are points: test_survey.py."""
-STATISTICS = "ffgb.core.regression."
-"""Its questions are answered from a site's records: tests/core/regression."""
+STATISTICS, PRIVATE = "ffgb.core.regression.", "ffgb.core.private_"
+"""Questions that are answered from a site's records (tests/core/regression); of clipped rows (test_private_sums.py)."""
 OF_PAIRS = {"SteepnessOf"}
 """A client looks at pairs of its own rows: these are no sums over rows, and two equal rows are a pair."""
 OF_CLIENTS = {"MagnitudeOf"}
@@ -168,7 +168,7 @@ def close(question: Question, found: Tensors, expected: Tensors, clients: int) -
 
 def test_there_is_an_example_of_every_question() -> None:
     kinds = {n: k for n, k in KINDS.items() if isinstance(k, type) and issubclass(k, Question)}
-    of_records = {name for name, kind in kinds.items() if kind.__module__.startswith(STATISTICS)}
+    of_records = {name for name, kind in kinds.items() if kind.__module__.startswith((STATISTICS, PRIVATE))}
     known = EXAMPLES.keys() | OF_FILES | of_records
     assert {name for name, kind in kinds.items() if not inspect.isabstract(kind)} == known
     for name, example in EXAMPLES.items():

@@ -171,6 +171,22 @@ def test_what_no_row_shows_goes_with_most_rows() -> None:
     assert len(set(alike)) == 1
 
 
+def test_between_halves_what_no_row_shows_goes_left() -> None:
+    """With as many rows on either side the place is the same for everyone."""
+    layout = layout_of([2, 4], [True, False], [False, True])
+    z = np.array([[0, 0]] * 20 + [[1, 1]] * 20, np.uint8)
+    g = np.repeat([1.0, -1.0], 20)
+    by_number, _ = grown(layout, z, g, np.ones(40), Growth(2, 1, 1, 0.0, 1.0))
+    assert route(by_number.splits, np.array([[0, 0], [2, 0], [1, 0]], np.uint8), np.zeros(3, np.int32)).tolist() == [
+        1,
+        1,
+        2,
+    ]
+    by_category, _ = grown(layout_of([4], [False], [True]), z[:, 1:], g, np.ones(40), Growth(2, 1, 1, 0.0, 1.0))
+    places = route(by_category.splits, np.array([[0], [2], [3], [1]], np.uint8), np.zeros(4, np.int32))
+    assert places.tolist() == [1, 1, 1, 2]
+
+
 def test_a_list_that_is_no_tree_is_refused() -> None:
     def splits(nodes: list[int], columns: list[int]) -> Splits:
         return Splits.of(nodes, columns, [np.ones(1, bool)] * len(nodes), 1)

@@ -50,4 +50,4 @@ def test_twenty_raw_files(tmp_path: Path, real_data: Path) -> None:
     test.to_csv(tmp_path / "test.csv", index=False)
     model = Model.load(tmp_path / "run")
     accuracy = float((model.predict(model.read(tmp_path / "test.csv")) == test["income"].to_numpy()).mean())
-    assert accuracy == pytest.approx(0.867, abs=0.005)
+    assert accuracy == pytest.approx(0.874, abs=0.003)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from tests.forks import command
+from tests.forks import Forked, command
 
 FFGB = [sys.executable, "-m", "ffgb"]
 NAMES = ("east", "north", "west")
@@ -26,14 +26,17 @@ CONFIG = 'target = "digit"\nsecure = "off"\nlearner = "linear"\ngeometry = "loca
 SEED_CORN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def write_sites(folder: Path, rounds: int, config: str = CONFIG) -> None:
-    """Digits, dealt out to three files, and a job."""
+def write_sites(
+    folder: Path, rounds: int, config: str = CONFIG, classes: int = 10, pixels: Sequence[int] = range(64)
+) -> None:
+    """Digits, or the first few and some of their pixels, dealt out to three files, and a job."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
+    order = order[digits.target[order] < classes]
     for k, name in enumerate(NAMES):
         rows = order[k::3]
-        table = np.column_stack([digits.data[rows], digits.target[rows]]).astype(int)
-        header = ",".join([*(f"p{i}" for i in range(64)), "digit"])
+        table = np.column_stack([digits.data[rows][:, pixels], digits.target[rows]]).astype(int)
+        header = ",".join([*(f"p{i}" for i in pixels), "digit"])
         np.savetxt(folder / f"{name}.csv", table, "%d", ",", header=header, comments="")
     (folder / "run.toml").write_text(f"{config}rounds = {rounds}\n")
 
@@ -61,8 +64,20 @@ def run_alone(folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]
 
 
 @contextmanager
-def started(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
+def started(folder: Path, log: str, *arguments: Any, stdin: str = os.devnull) -> Iterator[Forked]:
     """A command under way; it is gone afterwards."""
+    (folder / log).touch()
+    streams = (stdin, str(folder / log), str(folder / log))
+    process = Forked([str(a) for a in arguments], streams, folder, environment(folder))
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+@contextmanager
+def started_anew(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
+    """The same in a process that begins as a user's does: where it matters how long that takes."""
     with (folder / log).open("ab") as file:
         words = [*FFGB, *map(str, arguments)]
         process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=stdin)
@@ -72,7 +87,7 @@ def started(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEV
             end(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: Forked | subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:
@@ -88,14 +103,14 @@ def invite(folder: Path, port: int) -> dict[str, str]:
     return {name: one.stdout.strip() for name, one in zip(NAMES, done, strict=True)}
 
 
-def client(folder: Path, name: str, line: str, *more: Any) -> Any:
+def client(folder: Path, name: str, line: str, *more: Any, start: Any = started) -> Any:
     arguments = ("--join", line, "--data", f"{name}.csv", "--config", "run.toml", "--yes", "--no-page", *more)
-    return started(folder, f"{name}.log", "client", *arguments)
+    return start(folder, f"{name}.log", "client", *arguments)
 
 
-def server(folder: Path, port: int, *more: Any, log: str = "server.log") -> Any:
+def server(folder: Path, port: int, *more: Any, log: str = "server.log", start: Any = started) -> Any:
     arguments = ("--clients", 3, "--config", "run.toml", "--port", port, "--out", "run", "--no-page", *more)
-    return started(folder, log, "server", *arguments)
+    return start(folder, log, "server", *arguments)
 
 
 def until(done: Callable[[], Any], seconds: float, what: str) -> float:

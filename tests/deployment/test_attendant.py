@@ -35,7 +35,7 @@ from ffgb.protocol.describe import build
 from ffgb.protocol.job import Job, Update
 from ffgb.protocol.messages import Along, Asked, Setup, what_leaves
 
-SETTINGS = {"data": ["sites"]}
+SETTINGS = {"data": ["sites"], "learner": "features"}
 WORDS = "this site has not agreed to"
 
 
@@ -49,8 +49,8 @@ class Server:
         self.said: list[str] = []
         self.attendant = Attendant(site, job, self.agreement, say=self.said.append, **more)
         data, _ = self.attendant.answer({}, {"hello": True})
-        self.name, said = met(data["hello"])
-        self.columns = said.columns
+        self.name, _ = met(data["hello"])
+        self.columns = site.describe()
         self.schema = Schema.of({self.name: self.columns}, site.target, site.task)
         self.training, self.seed = "t", 0
 
@@ -195,7 +195,9 @@ def described(server: Server, kind: str) -> Any:
             pass
 
     with pytest.raises(KeyboardInterrupt):
-        train(Config(data="sites", secure="off"), elsewhere=Elsewhere(Listening(), server.schema, 1))
+        train(
+            Config(data="sites", learner="features", secure="off"), elsewhere=Elsewhere(Listening(), server.schema, 1)
+        )
     return iter(found)
 
 
@@ -356,18 +358,17 @@ def people(tmp_path: Path) -> Site:
 
 
 def test_a_category_that_the_site_did_not_name_tells_nothing(people: Site) -> None:
-    """Version 0.1 told how many rows are Ada Byron's, and their label.  Now they are unknown, and the owner is told."""
+    """Version 0.1 told how many rows are Ada Byron's, and their label.  Now nothing is, and the owner is told."""
     server = Server(people, {"map": "inputs"})
-    assert server.columns.columns["name"].categories == {}
     names = Column("name", ("Ada Byron", "Bob Ross", "Nobody Here", "Person 77"))
     table = Table((names, Column("age"), Column("sex", ("f", "m"))))
     server.schema = replace(server.schema, table=table, shape=(7,))
-    answer = server.question(moments_of(Flatten(7)))[0]
-    assert answer.kind == "part"
-    assert not np.any(answer.tensors["mean"][:4])
-    assert not np.any(answer.tensors["square"][:4])
-    assert np.all(answer.tensors["mean"][4:] > 0)
-    assert any("categories that this site did not name: name=Ada Byron" in text for text in server.said)
+    with pytest.raises(FFGBError, match="a category that it has not asked this site for"):
+        server.question(moments_of(Flatten(7)))
+    assert any("names the category name=Ada Byron, and has not asked for it" in text for text in server.said)
+    table = Table((replace(names, categories=("Nobody Here",)), Column("age"), Column("sex", ("f", "m"))))
+    server.schema = replace(server.schema, table=table, shape=(4,))  # of which this site has no row, or enough
+    assert server.question(moments_of(Flatten(4)))[0].kind == "part"
 
 
 @pytest.mark.parametrize(
@@ -395,19 +396,23 @@ def test_what_all_sites_agreed_on_is_checked(change: dict[str, Any], words: str,
         server.question(moments_of(Flatten(server.schema.shape[0])))
 
 
-def test_a_local_run_treats_rare_categories_as_a_site_does(people: Site, tmp_path: Path) -> None:
-    """Two sites; "x" is common at one and rare at the other: unknown there, on one machine and between sites."""
+def test_a_category_with_few_rows_at_a_site_is_known_there(tmp_path: Path) -> None:
+    """Two sites; "x" is common at one and rare at the other, and "z" has enough rows at both together alone."""
     from ffgb.data.files import load_sites
 
-    for name, rows in (("a", ["x"] * 20 + ["y"] * 20), ("b", ["x"] * 3 + ["y"] * 30)):
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, rows in zip(
+        files, (["x"] * 20 + ["y"] * 20 + ["z"] * 5, ["x"] * 3 + ["y"] * 30 + ["z"] * 5), strict=True
+    ):
         lines = [f"{value},{i},{i % 2}" for i, value in enumerate(rows)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["c,u,t", *lines]) + "\n")
-    dataset = load_sites([tmp_path / "a.csv", tmp_path / "b.csv"], "t", least=1)
+        path.write_text("\n".join(["c,u,t", *lines]) + "\n")
+    dataset = load_sites(files, "t", least=1)
     x = np.concatenate([dataset.x, dataset.x_test])
     site = np.concatenate([dataset.site, dataset.site_test])
-    column = list(dataset.columns).index("c=x")
-    assert x[site == 0, column].sum() == 20
-    assert x[site == 1, column].sum() == 0
+    found = {name: [int(x[site == k, dataset.columns.index(f"c={name}")].sum()) for k in (0, 1)] for name in "xyz"}
+    assert found == {"x": [20, 3], "y": [20, 30], "z": [5, 5]}
+    assert "c=z" not in load_sites(files, "t", least=1, rare=11).columns
+    assert "c=z" not in load_sites(files, "t", least=11, rare=1).columns
 
 
 def onnx_encoder(folder: Path, external: str | None = None) -> Encoder:

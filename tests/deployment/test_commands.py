@@ -15,10 +15,12 @@ from tests.deployment.real import run, write_sites
 @pytest.fixture
 def sites(tmp_path: Path) -> Path:
     write_sites(tmp_path, 3)
+    (tmp_path / "features.toml").write_text('learner = "features"\n')
     return tmp_path
 
 
 CLIENT = ("client", "--data", "east.csv", "--target", "digit")
+FEATURES = ("--config", "features.toml")
 OWN = (*CLIENT, "--config", "run.toml", "--secure", "off")
 """With options of its own: the server is not asked for its job."""
 
@@ -27,6 +29,8 @@ OWN = (*CLIENT, "--config", "run.toml", "--secure", "off")
     ("arguments", "words"),
     [
         (("server",), "--clients N"),
+        (("server", "--clients", 2, "--insecure"), "with 2 sites each knows the other's part from the total; bring 3"),
+        (("server", "--clients", 3, "--insecure", "--config", "mlp.toml"), "which are no sums"),
         (("server", "--clients", 3, "--insecure", "--host", "0.0.0.0"), "0.0.0.0 can be reached from others"),
         (("server", "--clients", 3, "--insecure", "--minimum", 4), "--minimum is 4, but only 3 sites take part"),
         (("server", "--clients", 3, "--insecure", "--config", "none.toml"), "cannot be read as TOML"),
@@ -38,6 +42,14 @@ OWN = (*CLIENT, "--config", "run.toml", "--secure", "off")
         ((*CLIENT, "--server", "x"), "--server is HOST:PORT"),
         ((*CLIENT, "--server", "x:1"), "this site has not joined x:1"),
         ((*CLIENT, "--join", "hello"), "this is no invitation"),
+        ((*CLIENT, "--join", "run.toml"), "run.toml is a file; give what is in it: --join - < run.toml"),
+        ((*CLIENT, "--join", "-"), "the invitation is empty"),
+        (
+            (*CLIENT, "--server", "joined.org:1", "--name", "south"),
+            "as north, and not as south",
+        ),
+        (("evaluate", "begun"), "did not end; it goes on when the same ffgb server is started again"),
+        (("predict", "begun", "east.csv"), "it goes on when the same ffgb server is started again"),
         ((*CLIENT, "--join", "ffgb:n@h:1/" + "a" * 43 + "/" + "b" * 27, "--insecure"), "leave out --server, --tls"),
         ((*CLIENT, "--server", "example.org:1", "--insecure"), "example.org:1 is elsewhere"),
         ((*CLIENT, "--server", "x:1", "--tls", "."), "needs its own --key"),
@@ -50,6 +62,12 @@ OWN = (*CLIENT, "--config", "run.toml", "--secure", "off")
 )
 def test_mistakes_are_told_in_a_sentence(sites: Path, arguments: tuple[Any, ...], words: str) -> None:
     (sites / "odd.toml").write_text("colour = 3\n")
+    (sites / "mlp.toml").write_text('learner = "mlp"\n')
+    (sites / "begun").mkdir()
+    (sites / "begun" / "config.json").write_text('{"data": ["sites"]}')
+    home = sites / "state" / "ffgb" / "servers" / "joined.org_1" / "north"
+    home.mkdir(parents=True)
+    (home / "server.pem").touch()
     done = run(sites, *arguments)
     assert done.returncode == 2, done.stderr
     assert words in " ".join(done.stderr.split())
@@ -59,14 +77,15 @@ def test_mistakes_are_told_in_a_sentence(sites: Path, arguments: tuple[Any, ...]
 
 def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
     arguments = (*CLIENT, "--dry-run", "--technical")
-    done = run(sites, *arguments)
+    features = (*arguments, *FEATURES)
+    done = run(sites, *features)
     assert "gram int32[" in " ".join(done.stdout.split())
     assert "question GradientOf" in done.stdout
     assert "10 rounds" in done.stderr
     local = run(sites, *arguments, "--config", "run.toml").stdout
     assert "GramOf" not in local
     assert "increment" in local
-    kept = run(sites, *arguments, "--no-shared-geometry")
+    kept = run(sites, *features, "--no-shared-geometry")
     assert "gram int32[" not in " ".join(kept.stdout.split())
     assert {"refused:", "--no-shared-geometry"} <= set(kept.stdout.split())  # a narrow table breaks lines
     assert not (sites / "state").exists()
@@ -75,7 +94,10 @@ def test_a_dry_run_shows_forms_and_never_values(sites: Path) -> None:
 def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
     head, *rows = (sites / "east.csv").read_text().splitlines()
     (sites / "east.csv").write_text("\n".join([head, *(row for row in rows if row.endswith(",3"))]) + "\n")
-    assert "question GradientOf" in run(sites, *CLIENT, "--dry-run", "--technical").stdout
+    show = (*CLIENT, "--dry-run", "--technical")
+    assert "question GradientOf" in run(sites, *show, *FEATURES).stdout
+    said = run(sites, *show).stdout
+    assert said.count("question MergedHistograms") > 1  # its trees grow, as those of all sites will
 
 
 def words_of(sites: Path, *more: Any) -> str:
@@ -85,15 +107,19 @@ def words_of(sites: Path, *more: Any) -> str:
 
 def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
     said = words_of(sites)
+    assert "sums of prediction errors over the rows in wider intervals of a column" in said
+    assert "sums of products of two features" not in said
+    said = words_of(sites, *FEATURES)
     assert "Under masks it adds its numbers of rows and of missing values" in said
     assert "sums of products of two features" in said
     assert "All sums leave it under masks." in said
     assert "Every site must be in every total." in said
     assert "The other participants are shown with the fingerprints of their keys." in said
     assert "question" not in said
-    said = words_of(sites, "--secure", "off")
+    said = words_of(sites, *FEATURES, "--secure", "off")
     assert "Sums leave it WITHOUT masks" in said
-    assert "its number of rows, its classes" in said
+    assert "its numbers of rows and of missing values" in said
+    assert "the name of a category only if enough rows of all sites together have it" in said
     assert "participants" not in said
 
 

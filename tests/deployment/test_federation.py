@@ -1,4 +1,7 @@
-"""The same training as an ordinary Flower app: in Flower's own simulation, with sites' real files."""
+"""The same training as an ordinary Flower app: in Flower's own simulation, with sites' real files.
+
+`ffgb train --engine flower` is among the jobs of tests/golden.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ pytest.importorskip("flwr")
 from ffgb.deployment.federation import server_app, site_app
 from ffgb.runs.config import Config
 from ffgb.runs.training import train
-from tests.deployment.real import LINEAR, NAMES, environment, files, run_alone, write_sites
+from tests.deployment.real import LINEAR, NAMES, environment, files, write_sites
 from tests.engines.grid import InProcessGrid
 
 
@@ -109,13 +112,4 @@ def test_in_flowers_simulation(sites: Path) -> None:
         cwd=sites, env=environment(sites), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (sites / "run" / "model.safetensors").read_bytes() == expected(sites)
-
-
-def test_a_simulated_training_is_that_of_one_machine(sites: Path) -> None:
-    """`ffgb train --engine flower`, under Ray."""
-    pytest.importorskip("ray")
-    data = [word for file in files(sites) for word in ("--data", file)]
-    done = run_alone(sites, "train", "--config", "run.toml", *data, "--engine", "flower", "--out", "run")
-    assert done.returncode == 0, done.stderr
     assert (sites / "run" / "model.safetensors").read_bytes() == expected(sites)

@@ -60,7 +60,14 @@ def test_an_invitation_and_a_file_are_all_that_a_site_needs(tmp_path: Path) -> N
     done = run(tmp_path, "evaluate", kept, "--data", "east.csv", "--json")
     scores = json.loads((kept / "scores.json").read_text())
     assert "was trained on east: only its 120 rows that were held out are scored" in done.stderr
-    assert json.loads(done.stdout)["all"] == scores["held out"]
+    found = json.loads(done.stdout)["all"]  # it says more: how sure these are, and how good probabilities
+    assert {"rows", "accuracy"} <= scores["held out"].keys()
+    assert {name: found[name] for name in scores["held out"]} == scores["held out"]
+    assert "fit" in found
+    assert "on this site's own rows" in (kept / "report.html").read_text()
+    done = run(tmp_path, "report", kept)
+    assert done.returncode == 2
+    assert f"its report is {kept / 'report.html'}" in " ".join(done.stderr.split())
     assert run(tmp_path, "predict", kept, "north.csv", "-o", "new.csv").returncode == 0
     assert len((tmp_path / "new.csv").read_text().splitlines()) == 600
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def test_a_site_joins_once_by_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert not any(secret in path.read_bytes() for path in folder.rglob("*") if path.is_file())
         assert Home.known(address) == ["north"]
         # the same line in other hands
-        with pytest.raises(FFGBError, match="has been used, has ended, or was never made"):
+        with pytest.raises(FFGBError, match=r"has been used \(2.* UTC\); if that was not this site"):
             keys.join(invitation, keys.site_key(tmp_path / "thief"))
         # whoever has joined and did not hear so asks again
         assert keys.join(invitation, keys.site_key(key))
@@ -65,10 +66,10 @@ def test_an_invitation_ends_and_a_new_one_replaces_it(tmp_path: Path) -> None:
     folder, key = tmp_path / "keys", keys.site_key(tmp_path / "key")
     with door(folder) as (fleet, address):
         late = keys.invite(folder, "north", address, days=0.0)
-        with pytest.raises(FFGBError, match="has ended"):
+        with pytest.raises(FFGBError, match=r"has ended \(2.* UTC\); ask for a new one"):
             keys.join(late, key)
         first, second = (keys.invite(folder, "north", address) for _ in range(2))
-        with pytest.raises(FFGBError, match="has been used"):
+        with pytest.raises(FFGBError, match="a newer one has replaced it"):
             keys.join(first, key)
         keys.join(second, key)
         # a site that lost its key is invited anew: the old key is out
@@ -114,7 +115,7 @@ def test_joining_needs_the_private_key_and_the_secret(tmp_path: Path) -> None:
         (ask(key=keys.own_public(other).decode()), "private key"),
         (ask(proof="00"), "private key"),
         (ask(name="south"), "private key"),
-        (ask(secret="x" * 27), "has been used"),
+        (ask(secret="x" * 27), "was never made here"),
         (ask(name="../north"), "cannot be a site's name"),
         (ask(key="nothing"), "holds no public key"),
         (ask(key=(tmp_path / "mine").read_text()), "is a private key"),
@@ -128,12 +129,28 @@ def test_joining_needs_the_private_key_and_the_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "ffgb:north", "ffgb:north@host/x/y", "ffgb:a b@h:1/" + "a" * 43 + "/" + "b" * 27,
+    "line", ["", "ffgb:north", "ffgb:north@host/x/y", "ffgb:north@@h:1/" + "a" * 43 + "/" + "b" * 27,
              "ffgb:n@h:99999/" + "a" * 43 + "/" + "b" * 27, "ffgb:n@h/" + "a" * 43 + "/" + "b" * 27],
 )  # fmt: skip
 def test_what_is_no_invitation_is_said(line: str) -> None:
     with pytest.raises(FFGBError, match=r"no invitation|HOST:PORT|an invitation is one line"):
         Invitation.read(line)
+
+
+def test_an_invitation_may_have_the_marks_of_a_mail() -> None:
+    line = "ffgb:north@h:1/" + "A" * 43 + "/" + "b" * 27
+    for text in (f" {line}\n", f'"{line}"', f"> {line}", f"> {line[:50]}\n> {line[50:]}\n"):
+        assert str(Invitation.read(text)) == line
+    for text in (line[:-1], line + "x", line + line):
+        with pytest.raises(FFGBError, match="this invitation is not whole"):
+            Invitation.read(text)
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    invitation, key = keys.invite(tmp_path, "north", "127.0.0.1:1"), keys.site_key(tmp_path / "key")
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(FFGBError, match=r"needs httpx, which is not installed; run: pip install 'ffgb\[flower\]'"):
+        keys.join(invitation, key)
 
 
 def test_keys_of_ones_own(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from tests.deployment.real import (
     listeners,
     run,
     server,
-    started,
+    started_anew,
     until,
     write_sites,
 )
@@ -90,7 +90,7 @@ def test_the_tutorial_as_written(tmp_path: Path) -> None:
         for j, command in enumerate(long):
             parts, given, _ = words(command)
             stdin = held.enter_context((tmp_path / given).open()) if given else subprocess.DEVNULL
-            process = held.enter_context(started(tmp_path, f"{j}.log", *parts[1:], "--no-page", stdin=stdin))
+            process = held.enter_context(started_anew(tmp_path, f"{j}.log", *parts[1:], "--no-page", stdin=stdin))
             running.append(process)
         until(lambda: "round 1 of 10" in (tmp_path / "0.log").read_text(), 240, "no round was finished")
         assert listeners(running[0].pid) == [f"127.0.0.1:{port}"]
@@ -119,14 +119,14 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
     lines_of = invite(tmp_path, port)
     with ExitStack() as held:
         for name in ("east", "west"):
-            held.enter_context(client(tmp_path, name, lines_of[name]))
-        with server(tmp_path, port, log="first.log") as first:
-            with client(tmp_path, "north", lines_of["north"]) as north:
+            held.enter_context(client(tmp_path, name, lines_of[name], start=started_anew))
+        with server(tmp_path, port, log="first.log", start=started_anew) as first:
+            with client(tmp_path, "north", lines_of["north"], start=started_anew) as north:
                 until(lambda: len(lines(tmp_path)) >= 3, 240, "no round was finished")
                 os.kill(north.pid, signal.SIGKILL)
                 north.wait()
             held.enter_context(
-                client(tmp_path, "north", lines_of["north"])
+                client(tmp_path, "north", lines_of["north"], start=started_anew)
             )  # as it was, with the invitation it has used
             before = len(lines(tmp_path))
             back = until(lambda: len(lines(tmp_path)) > before + 1, 120, "no round came after the site was killed")
@@ -136,7 +136,7 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
             counted = json.loads((tmp_path / "run" / "checkpoint" / "state.json").read_text())["t"]
             acknowledged = "".join((tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)[:counted])
             os.kill(first.pid, signal.SIGKILL)
-        with server(tmp_path, port, log="second.log") as second:
+        with server(tmp_path, port, log="second.log", start=started_anew) as second:
             again = until(lambda: "round " in (tmp_path / "second.log").read_text(), 120, "the server did not go on")
             assert second.wait(timeout=240) == 0, (tmp_path / "second.log").read_text()
     limit = 5.0 * max(1.0, os.getloadavg()[0])  # beside other work Python alone takes seconds to start
@@ -179,14 +179,14 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
 
     FFGB_CHURN says for how many seconds the site is killed: with 120, every ten seconds for two minutes.
     """
-    seconds = float(os.environ.get("FFGB_CHURN", "12"))
+    seconds = float(os.environ.get("FFGB_CHURN", "6"))
     settings: dict[str, Any] = {"learner": "mlp", "oracle_steps": int(40 * seconds)}
     write_sites(
         tmp_path, 40, f'target = "digit"\nsecure = "off"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\n'
     )
     port = free_port()
     lines_of = invite(tmp_path, port)
-    kills, deadline = 0, max(2.0, seconds / 15)
+    kills, deadline = 0, max(1.0, seconds / 15)
     with ExitStack() as held:
         for name in ("east", "west"):
             held.enter_context(client(tmp_path, name, lines_of[name]))
@@ -198,7 +198,7 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
                     until(lambda: "training with" in (tmp_path / "server.log").read_text(), 240, "no training")
                     last = time.monotonic() + seconds
                 else:
-                    time.sleep(max(4.0, seconds / 12))
+                    time.sleep(max(2.0, seconds / 12))
                 os.kill(north.pid, signal.SIGKILL)
                 kills += 1
             time.sleep(1.5 * deadline if kills == 2 else 0.0)  # once it stays away for longer than others wait
@@ -240,7 +240,7 @@ def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
     write_sites(tmp_path, 3)
     base = [sys.executable, "-m", "ffgb", "client", "--server", "127.0.0.1:1", "--data", "east.csv", "--insecure"]
 
-    def asked(*more: str, answer: bytes) -> tuple[bool, subprocess.Popen[bytes], Path]:
+    def asked(*more: str, answer: bytes, early: bytes = b"") -> tuple[bool, subprocess.Popen[bytes], Path]:
         """Whether it asks; the process, then answered, and its output."""
         log, (ours, theirs) = tmp_path / "asked.log", pty.openpty()
         command = [*base, "--no-page", *more]
@@ -248,6 +248,7 @@ def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
             process = subprocess.Popen(
                 command, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=file, stderr=file
             )
+        os.write(ours, early)
         phrases = ("Send this, in up to", "cannot reach the server")
         until(lambda: any(w in log.read_text() for w in phrases) or process.poll() is not None, 60, "nothing was said")
         question = phrases[0] in log.read_text()
@@ -256,7 +257,8 @@ def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
         os.close(theirs)
         return question, process, log
 
-    question, process, log = asked("--config", "run.toml", answer=b"n\n")
+    # what was typed before the question is no answer to it
+    question, process, log = asked("--config", "run.toml", answer=b"n\n", early=b"y\n")
     assert question
     assert process.wait(timeout=60) == 2
     assert "nothing was sent" in log.read_text()

@@ -16,6 +16,7 @@ pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from ffgb.core.survey import read_out
 from ffgb.data.sites import Site, hello, met
 from ffgb.deployment.agreement import Ledger
 from ffgb.deployment.attendant import Attendant, rehearse
@@ -27,6 +28,7 @@ from ffgb.deployment.server import Service, Task, federate
 from ffgb.engines.flower import Counted
 from ffgb.engines.node import Node, pack, unpack
 from ffgb.errors import FFGBError
+from ffgb.federation.masked import Masked
 from ffgb.privacy.identity import Participant
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.runs.config import Config
@@ -134,7 +136,7 @@ def test_the_model_is_that_of_one_machine_and_only_masked_numbers_leave(files: l
     assert there.model.to_bytes() == here(files).model.to_bytes()
     assert there.metrics[-1]["test_accuracy"] == pytest.approx(here(files).metrics[-1]["test_accuracy"], abs=1e-12)
     kinds = {message.kind for _, message in federation.sent}
-    assert kinds == {"hello", "key", "ready", "masked"}
+    assert kinds == {"hello", "key", "ready", "tied", "masked"}
     assert all("points" not in m.values for _, m in federation.sent if m.kind != "hello")
     for _, message in federation.sent:
         if message.kind == "hello":
@@ -149,6 +151,41 @@ def test_the_model_is_that_of_one_machine_and_only_masked_numbers_leave(files: l
     assert all(c["points"] is None and c["train"] is None and c["test"] is None for c in known["clients"])
     assert "only totals over 4 clients" in known["secure"]
     assert "only totals over 4 clients" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_categories_are_those_of_one_machine_and_only_common_ones_are_named(files: list[Path], tmp_path: Path) -> None:
+    """In the open and under masks.  A town has 3 rows at each site, 12 in all; a village has 2 at each, 8 in all."""
+    for path in files:
+        lines = path.read_text().splitlines()
+        few = ["Town"] * 3 + ["Village"] * 2 + [f"only at {path.stem}"]
+        changed = [",".join([*line.split(",")[:2], name, line[-1]]) for line, name in zip(lines[1:], few, strict=False)]
+        path.write_text("\n".join([lines[0], *changed, *lines[1 + len(few) :]]) + "\n")
+    alone = here(files, learner="linear", rounds=1)
+    table = alone.model.table
+    assert table is not None
+    assert table.columns[-1].categories == ("Bonn", "Jena", "Kiel ü", "Town", "Ulm")
+    job = {**JOB, "learner": "linear", "rounds": 1}
+    masked = Federation(tmp_path / "a", files, job)
+    bare = Federation(tmp_path / "b", files, {**job, "secure": "off"}, Policy(secure=False))
+    for federation in (masked, bare):
+        there = federation.train(tmp_path / f"run {len(federation.policy.in_words())}")
+        assert there.model.to_bytes() == alone.model.to_bytes()
+        for _, message in federation.sent:
+            assert not any(name in str(message.values) for name in ("Town", "Village", "only at"))
+    assert {message.kind for _, message in bare.sent} >= {"hello", "part"}
+    names = [m.tensors["letters"] for _, m in bare.sent if "letters" in m.tensors]
+    read = {read_out(row) for array in names for row in array if row[0] == 1}
+    assert read == {"Bonn", "Jena", "Kiel ü", "Town", "Ulm", "a", "b", "c"}
+
+
+def test_names_are_counted_under_masks_only_with_a_common_secret(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Masked, "share_secret", lambda self: self._introduce())
+    federation = Federation(tmp_path, files, JOB)
+    with pytest.raises(FFGBError, match="counts of categories"):
+        federation.train(tmp_path / "run")
+    assert any("only with a secret that all sites share" in text for text in federation.said)
 
 
 def test_with_dropouts_allowed_it_is_the_same_model(files: list[Path], tmp_path: Path) -> None:
@@ -386,9 +423,15 @@ def test_a_key_on_another_curve_signs_too(tmp_path: Path) -> None:
     site.verify(Participant("east", site.registered), site.sign(b"w"), b"w")
 
 
-def test_hello_without_counts_has_none(files: list[Path]) -> None:
+def test_hello_has_no_counts_but_of_rows_in_the_open(files: list[Path]) -> None:
     site = Site("east", files[0], "kind")
-    private, plain = decode(hello(site, private=True)), decode(hello(site))
-    assert len(encode(private)) < len(encode(plain))
-    assert "Ulm" in str(plain.values)
-    assert "Ulm" not in str(private.values)
+    said = site.describe()
+    for private, rows in ((True, (1, 1)), (False, (said.rows, said.test_rows))):
+        values = decode(hello(site, private=private)).values
+        assert "Ulm" in str(said)
+        assert "Ulm" not in str(values)
+        assert (values["columns"]["rows"], values["columns"]["test_rows"]) == rows
+        _, told = met(hello(site, private=private))
+        assert {(each.missing, each.count, each.total) for each in told.columns.columns.values()} == {(0, 0, 0.0)}
+        assert told.columns.classes == ()
+        assert told.labelled

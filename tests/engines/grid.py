@@ -11,6 +11,8 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from ffgb.data.files import Columns
+
 
 class InProcessGrid(Grid):
     """Nodes by number, each with its configuration; what is pushed is answered when it is pulled."""
@@ -27,6 +29,8 @@ class InProcessGrid(Grid):
         self.echoes = False
         """Every answer comes twice, and once more with the next ones, when no one waits for it."""
         self.late: list[Message] = []
+        self.described: dict[str, Columns] = {}
+        """What sites know of their files, for those who need not find it out by sums."""
         self.pending: dict[str, Message] = {}
         self.fault: Callable[[Message, Message], Message | None] = lambda question, reply: reply
 

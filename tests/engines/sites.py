@@ -20,7 +20,7 @@ from tests.engines.grid import InProcessGrid
 
 SITES = ("east", "north", "west")
 JOBS: dict[str, dict[str, Any]] = {
-    "shared": {"rounds": 3},
+    "shared": {"rounds": 3, "learner": "features"},
     "local": {"rounds": 3, "geometry": "local"},
     "linear": {"rounds": 3, "learner": "linear"},
     "nystrom": {"rounds": 3, "gram": "nystrom", "rank": 8},
@@ -74,6 +74,7 @@ class Sites:
             agreement = None if settings is None else rehearse(site, job)[1]
             self.attendants[100 + i] = Attendant(site, job, agreement, say=print)
         self.grid = InProcessGrid(self.answer, {node: {} for node in self.attendants})  # type: ignore[arg-type]
+        self.grid.described = {a.site.name: a.site.describe() for a in self.attendants.values()}
 
     def answer(self, message: Any, context: Any) -> Any:
         return Node._reply(message, self.attendants.get(context.node_id, self.attendants[101]).answer)
@@ -96,7 +97,7 @@ def over_flower(
 ) -> Result:
     counted, config = Counted(grid), replace(config, secure="off")
     found = gather(counted, len(SITES), 5.0, met)
-    schema = Schema.of({name: said.columns for name, (_, said) in found.items()}, target)
+    schema = Schema.of({name: grid.described[name] for name in found}, target)
     nodes = {name: node for name, (node, _) in found.items()}
     engine = engine_of(counted, nodes, schema, config.seed, deadline, training="t")
     return train(config, out, elsewhere=Elsewhere(engine, schema, minimum), **more)

@@ -20,6 +20,7 @@ from ffgb.core.types import Array
 from ffgb.core.weighting import Weighting
 from ffgb.data.files import load_sites
 from ffgb.data.sites import Schema, Site, hello, met
+from ffgb.data.survey import without_counts
 from ffgb.deployment.attendant import Attendant
 from ffgb.deployment.board import ServerBoard
 from ffgb.deployment.server import Service, Task, ended, federate
@@ -38,7 +39,7 @@ from ffgb.runs.model import Model
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.training import train
 from tests.engines.faults import Faulty
-from tests.engines.sites import JOBS, Sites, over_flower, tables
+from tests.engines.sites import JOBS, SITES, Sites, over_flower, tables
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_a_node_bears_the_name_of_its_key(sites: Sites, caplog: pytest.LogCaptur
 def test_a_site_keeps_a_log(sites: Sites, tmp_path: Path) -> None:
     log = tmp_path / "messages.jsonl"
     sites.attendants[101].log = log
-    over_flower(sites.grid, Config(data="sites", rounds=2))
+    over_flower(sites.grid, Config(data="sites", learner="features", rounds=2))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["way"] for line in lines} == {"in", "out"}
     sent = [line for line in lines if line["way"] == "out"]
@@ -218,8 +219,12 @@ def test_a_site_keeps_a_log(sites: Sites, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "job", [{}, {"geometry": "local"}, {"learner": "mlp", "oracle_steps": 5}, {"task": "regression"}]
-)
+    "job",
+    [
+        {}, {"learner": "features"}, {"geometry": "local"}, {"learner": "mlp", "oracle_steps": 5},
+        {"task": "regression"}, {"learner": "features", "task": "regression"}, {"learner": "trees"},
+    ],
+)  # fmt: skip
 def test_consent_given_alone_holds_with_others(job: dict[str, Any], files: list[Path], caplog: Any) -> None:
     """A site that has two classes of three, or one, agrees to what it will be asked, though it cannot know of them."""
     task = job.get("task")
@@ -236,9 +241,39 @@ def test_consent_given_alone_holds_with_others(job: dict[str, Any], files: list[
     sites = Sites(files, settings={"rounds": 2, **options})
     with caplog.at_level("WARNING", "ffgb"):
         result = over_flower(sites.grid, Config(data="sites", rounds=2, **options))
-    assert [line["participants"] for line in result.metrics] == [3, 3]
+    final = job.keys() <= {"task"}  # a blend's scores come in an exchange after the last round
+    assert [line["participants"] for line in result.metrics] == [3, 3] + [3] * final
     assert "has not agreed" not in caplog.text
     assert ("the target is a number at north, west" in caplog.text) == bool(task)
+
+
+@pytest.mark.parametrize("learner", ["auto", "trees"])
+def test_consent_holds_for_a_site_with_an_empty_column(learner: str, files: list[Path], caplog: Any) -> None:
+    """What it rehearses with the columns of all sites: all its rows are in the cell of missing values."""
+    head, *rows = files[1].read_text().splitlines()
+    rows = [",".join([*row.split(",")[:3], "", row[-1]]) for row in rows]
+    files[1].write_text("\n".join([head, *rows]) + "\n")
+    sites = Sites(files, settings={"learner": learner, "rounds": 2})
+    with caplog.at_level("WARNING", "ffgb"):
+        result = over_flower(sites.grid, Config(data="sites", learner=learner, rounds=2))
+    assert all(line["participants"] == 3 for line in result.metrics)
+    assert "has not agreed" not in caplog.text
+
+
+def test_consent_to_a_blend_holds_for_columns_of_few_values(tmp_path: Path, caplog: Any) -> None:
+    """A rehearsal has many values in each column, too many for an additive model; all sites together have few."""
+    columns, files = 30, []
+    for i, name in enumerate(SITES):
+        x = np.random.default_rng(i).integers(0, 3, (100, columns))
+        rows = [",".join([*map(str, row), "ab"[int(row[0] + row[1] > 2)]]) for row in x]
+        files.append(tmp_path / f"{name}.csv")
+        files[-1].write_text("\n".join([",".join([*(f"x{k}" for k in range(columns)), "kind"]), *rows]) + "\n")
+    sites = Sites(files, settings={"rounds": 2})
+    with caplog.at_level("WARNING", "ffgb"):
+        result = over_flower(sites.grid, Config(data="sites", rounds=2))
+    assert [line["participants"] for line in result.metrics] == [3, 3, 3]
+    assert "share_additive" in result.metrics[-1]  # it had a part
+    assert "has not agreed" not in caplog.text
 
 
 def test_a_site_does_what_it_is_asked_and_no_more(files: list[Path]) -> None:
@@ -276,7 +311,7 @@ HELLOS: dict[str, dict[str, Any]] = {
 def test_what_a_site_says_of_itself_is_checked(bad: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,y\n" + "".join(f"{i}.5,{i % 3}\n" for i in range(30)))
-    described = dataclasses.asdict(Site("a", path, "y").describe())
+    described = dataclasses.asdict(without_counts(Site("a", path, "y").describe(), rows=True))
     described["columns"] = list(described["columns"].items())
     values = {"name": "a", "columns": described}
     change = HELLOS[bad]
@@ -322,7 +357,7 @@ def test_a_run_goes_on_with_its_own_sites_rows_and_options(files: list[Path], tm
     assert not ended(out, {**options, "rounds": 3})
     with pytest.raises(FFGBError, match='was begun with learner = "linear", not "mlp"; name another --out'):
         ended(out, {**options, "learner": "mlp"})
-    with pytest.raises(FFGBError, match='was begun with geometry = "local", not null'):
+    with pytest.raises(FFGBError, match='was begun with geometry = "local", not its default'):
         ended(out, {k: v for k, v in options.items() if k != "geometry"})
     again(rounds=3)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
@@ -340,7 +375,8 @@ def test_sites_that_do_not_fit_are_named(files: list[Path], sites: Sites, caplog
     files[2].write_text(files[2].read_text().replace("p,q,r,s,kind", "p,q,r,z,kind"))
     found = gather(Counted(sites.grid), 3, 5.0, met)
     with caplog.at_level("WARNING", "ffgb"):
-        schema = Schema.of({name: said.columns for name, (_, said) in found.items()}, "kind")
+        schema = Schema.of({a.site.name: a.site.describe() for a in sites.attendants.values()}, "kind")
+    assert list(schema.names) == sorted(found)
     assert schema.table is not None
     assert schema.table.names == ("p", "q", "r", "s", "s missing")
     assert "site west lacks the column 's'; its values count as missing there" in caplog.text
@@ -404,13 +440,13 @@ def test_a_site_that_claims_a_hundred_million_rows_is_named_and_left_out(
     liar = sites.attendants[103]
     said = dataclasses.replace(liar.site.describe(), rows=10**8)
     liar._hello = hello(liar.site, said), said
-    task = Task({"data": ["sites"], "secure": "off", "rounds": 2}, "kind", None)
+    task = Task({"data": ["sites"], "learner": "features", "secure": "off", "rounds": 2}, "kind", None)
     board, out = ServerBoard("", 4), tmp_path / "run"
     with caplog.at_level("WARNING", "ffgb"):
         service = Service(4, 3, "", 0, None, 5.0, 5.0)
         found = federate(Counted(sites.grid), service, task, out, board=board, say=lambda text: None)
     assert "site south is left out of this training: it announces 1000000" in caplog.text
-    here = train(Config(data=tuple(map(str, files)), target="kind", rounds=2), workers=0)
+    here = train(Config(data=tuple(map(str, files)), target="kind", rounds=2, learner="features"), workers=0)
     assert found.model.to_bytes() == here.model.to_bytes()
     strict = Service(4, 4, "", 0, None, 5.0, 5.0)
     with pytest.raises(FFGBError, match="site south cannot take part"):

@@ -195,7 +195,7 @@ def lying(kind: str, change: Callable[[Message], Message]) -> Fault:
 
 @cache
 def made(name: str, clients: int, **settings: Any) -> tuple[Config, Dataset, list[Holding], dict[str, Any]]:
-    config = Config(data=name, clients=clients, **settings)
+    config = Config(data=name, clients=clients, **{"features": 256, **settings})
     dataset = load_data(config)
     config = config.resolved(dataset)
     return (config, dataset, *make_holdings(config, dataset, make_parts(config, dataset)))

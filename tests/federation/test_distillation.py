@@ -172,7 +172,7 @@ def test_a_run_is_reweighted(tmp_path: Path) -> None:
     # the learners with their weights and radii, once, down; then in every round a number for each of them, both ways
     beside = (found["models"] - 24) * size
     assert beside == pytest.approx(24 * (2 + 20 * 2) + 2 * 13)  # and the means and scales of 13 inputs
-    train(Config(data="wine", clients=4, rounds=3), tmp_path / "closed", workers=0)
+    train(Config(data="wine", clients=4, rounds=3, learner="features"), tmp_path / "closed", workers=0)
     with pytest.raises(FFGBError, match="one array"):
         reweight_run(Run.open(tmp_path / "closed"), out)
 

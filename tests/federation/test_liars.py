@@ -343,6 +343,7 @@ def test_a_large_client_weighs_no_more_than_it_may() -> None:
 
 def test_the_largest_weight_is_a_setting_of_a_training() -> None:
     common: dict[str, Any] = {"data": "wine", "clients": 4, "split": "dirichlet", "alpha": 0.3, "rounds": 2}
+    common |= {"learner": "features"}
     dataset = load_data(Config(**common))
     sizes = [len(rows) for rows in make_parts(Config(**common).resolved(dataset), dataset)]
     assert max(sizes) > 0.3 * sum(sizes)

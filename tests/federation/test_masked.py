@@ -96,7 +96,7 @@ def test_a_flower_grid_adds_up_the_same(minimum: int | None, forgetful: bool, mo
     from ffgb.runs.config import load_data
     from tests.engines.grid import InProcessGrid
 
-    config = Config(data=("wine",), clients=4, rounds=3, secure="on")
+    config = Config(data=("wine",), learner="features", clients=4, rounds=3, secure="on")
     here = train(config, workers=0)
     options = training.make_holdings  # type: ignore[attr-defined]
     monkeypatch.setattr(training, "make_holdings", lambda *a: (options(*a)[0], {**options(*a)[1], "minimum": minimum}))

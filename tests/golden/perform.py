@@ -7,7 +7,6 @@ import csv
 import hashlib
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -141,7 +140,7 @@ def _on_loopback(folder: Path, options: str) -> None:
     common = ("--config", "run.toml", "--insecure", "--no-page")
     with ExitStack() as held:
         words: tuple[str, ...] = ("server", "--clients", "3", "--port", str(port), "--out", "run", *common)
-        server: subprocess.Popen[bytes] = held.enter_context(real.started(folder, "server.log", *words))
+        server = held.enter_context(real.started(folder, "server.log", *words))
         for site in files.SITES:
             data = f"../files/{site}.csv"
             words = ("client", "--data", data, "--server", f"127.0.0.1:{port}", "--name", site, "--yes", *common)

@@ -27,6 +27,8 @@ from ffgb.learners.mlp import (
     drawn,
     emphasise,
     interval,
+    power_at,
+    rate_at,
 )
 
 SHAPES = [(), (7,), (32, 32), (20, 33, 5)]
@@ -310,6 +312,19 @@ def test_emphasis_is_the_gradient_of_a_power_but_for_its_norm() -> None:
         np.testing.assert_allclose(ours, expected * np.linalg.norm(errors) / np.linalg.norm(expected), rtol=1e-4)
     emphasise(nothing := np.zeros(4, np.float32), 8.0)
     assert not nothing.any()
+
+
+def test_the_power_grows_and_the_rate_falls() -> None:
+    """Least squares for 30 % of the steps, then up to the 8th power; in the second half down to a tenth of the rate."""
+    assert [power_at(step, 100) for step in (0, 15, 30)] == [2.0, 2.0, 2.0]
+    assert power_at(65, 100) == pytest.approx(4.0)  # halfway between 2 and 8, by factors
+    assert power_at(100, 100) == pytest.approx(8.0)
+    assert [rate_at(step, 200) for step in (0, 50, 100)] == [1.0, 1.0, 1.0]
+    assert [rate_at(step, 200) for step in (150, 200)] == pytest.approx([0.55, 0.1])
+
+
+def test_looks_are_two_epochs_apart_and_never_close() -> None:
+    assert [interval(n, 128) for n in (10, 2048, 2049, 6400, 6401)] == [32, 32, 33, 100, 101]
 
 
 def test_rows_are_drawn_by_their_shares() -> None:

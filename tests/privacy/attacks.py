@@ -113,8 +113,8 @@ class Seen:
 
 
 def trained(rounds: int = 1, minimum: int | None = None, **settings: Any) -> Seen:
-    """The default job with these settings, seen by its server."""
-    config = Config(**settings)
+    """A training of features in a shared geometry with these settings, seen by its server."""
+    config = Config(**{"learner": "features", **settings})
     dataset = load_data(config)
     config = config.resolved(dataset)
     parts = make_parts(config, dataset)
@@ -205,16 +205,18 @@ class Verdict:
 def judged(seen: Seen, i: int, found: Sequence[Row]) -> Verdict:
     """Compare with the truth: a row is read if every column is right."""
     x, clipped, y = (values[seen.parts[i]] for values in (seen.x, seen.clipped, seen.dataset.y))
-    read, labels, worst = set[int](), 0, 0.0
+    read, labels, worst, scale = set[int](), 0, 0.0, seen.scale
     for row in found:
-        use = np.isfinite(row.values)
-        off = np.minimum(*(np.abs(truth[:, use] - row.values[use]) for truth in (x, clipped)))
-        distance = (off / seen.scale[use]).max(axis=1, initial=0.0)
-        r = int(np.argmin(distance))
-        if not distance[r] < CLOSE or r in read:
+        use = np.flatnonzero(np.isfinite(row.values))
+        near, distance = np.arange(len(x)), np.zeros(len(x))
+        for columns in np.array_split(use, max(1, len(use) // 3)):  # a row that is off in three columns is off
+            off = np.minimum(*(np.abs(truth[near][:, columns] - row.values[columns]) for truth in (x, clipped)))
+            distance = np.maximum(distance[: len(near)], (off / scale[columns]).max(axis=1, initial=0.0))
+            near, distance = near[distance < CLOSE], distance[distance < CLOSE]
+        if not len(near) or (r := int(near[np.argmin(distance)])) in read:
             continue
         read.add(r)
-        worst = max(worst, float(distance[r]))
+        worst = max(worst, float(distance.min()))
         if seen.loss.classification:
             label = int(row.gradient[0] < 0) if len(row.gradient) == 1 else int(np.argmin(row.gradient))
             labels += label == int(y[r])

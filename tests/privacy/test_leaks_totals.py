@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffgb.core.cell_sums import CellSums
 from ffgb.core.histograms import HistogramsOf
 from ffgb.core.maps import FeatureMap
 from ffgb.core.merged_cells import MergedHistograms
@@ -20,6 +21,7 @@ from ffgb.core.questions import ask_locally
 from ffgb.features.catalogue import Maps, Space
 from ffgb.features.tables import LEAST, ObliviousTrees
 from tests.privacy.attacks import Row, Seen, judged, trained
+from tests.privacy.cells import alone_between_versions, alone_in_pairs, labels_that_follow, whole_rows
 from tests.privacy.totals import Totals, in_total, single_values
 
 SETS = ("heart", "wine", "breast_cancer", "adult", "cal_housing")
@@ -185,3 +187,34 @@ def test_no_gradient_of_a_single_row_is_in_the_histograms_of_trees(name: str, re
             assert not list(seen.answers(HistogramsOf))
     assert alone[1] > 50
     assert alone[LEAST] == 0
+
+
+# Blends
+
+
+def test_no_row_is_alone_in_the_difference_of_two_versions_of_a_blend() -> None:
+    """In round 1 such a difference is the gradient of the row, and so its label; later it is close to it."""
+    found = {
+        least: alone_between_versions(
+            trained(data=("wine",), learner="blend", clients=1, split="iid", rounds=2, least=least)
+        )
+        for least in (1, LEAST)
+    }
+    assert len(found[1]) > 40
+    assert not found[LEAST]
+
+
+def test_pairs_of_bins_count_rows_and_tell_nothing_else() -> None:
+    """One row alone in a pair of bins is not rare, so a Hessian there would be that of this row: counts are asked."""
+    seen = trained(data=("wine",), learner="additive", clients=1, split="iid", rounds=2)
+    assert len(alone_in_pairs(seen)) > 100
+    first, second = (answers[0].tensors["pairs"] for _, answers in seen.answers(CellSums))
+    assert np.array_equal(first, second)
+
+
+def test_pairs_of_bins_tell_no_whole_row_as_there_are_fewer_bins_than_rows() -> None:
+    settings: dict[str, Any] = {"data": ("breast_cancer",), "learner": "additive", "clients": 1, "split": "iid"}
+    for least, whole, labels in ((1, (100, 455), (455, 455)), (LEAST, (0, 0), (0, 5))):
+        seen = trained(**settings, least=least)
+        assert whole[0] <= whole_rows(seen) <= whole[1]
+        assert labels[0] <= labels_that_follow(seen) <= labels[1]

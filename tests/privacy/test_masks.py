@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from ffgb.privacy.ciphers import new_key, public_of
-from ffgb.privacy.masks import COMPLETE, Masks, Roster, add_masked
+from ffgb.privacy.masks import COMPLETE, Masks, Roster, add_masked, check_threshold
 
 SUMS: Mapping[str, Sum] = {
     "gram": Sum((3, 5), 2.0),
@@ -224,3 +224,33 @@ def test_the_largest_is_no_sum() -> None:
     _, masks = sites(["a", "b", "c"])
     with pytest.raises(FFGBError, match="is no sum"):
         masks[0].masked({"x": np.zeros(1)}, {"x": Sum((1,), 1.0, kind="largest")}, b"")
+
+
+def roster_of(N: int) -> Roster:
+    """Names and keys without secrets behind them: who has a mask with whom does not depend on these."""
+    return Roster("run", tuple(f"site {i}" for i in range(N)), tuple(i.to_bytes(32, "big") for i in range(N)))
+
+
+@pytest.mark.parametrize(("N", "others"), [(3, 2), (4, 3), (99, 98), (100, 99), (101, 54), (128, 54), (129, 56)])
+def test_each_site_has_masks_with_so_many_others(N: int, others: int) -> None:
+    """With all of up to 100 sites, and beyond with 20 + log₂ N on each side of a circle, rounded up."""
+    roster = roster_of(N)
+    neighbours = {name: roster.neighbours(name) for name in roster.names}
+    for name, found in neighbours.items():
+        assert len(found) == others
+        assert name not in found
+        assert found == sorted(found, key=roster.names.index)
+        assert all(name in neighbours[other] for other in found)  # who has a mask with me, I have one with
+
+
+def test_the_circle_is_another_in_another_run() -> None:
+    roster = roster_of(150)
+    other = Roster("another", roster.names, roster.keys)
+    assert roster.neighbours("site 0") != other.neighbours("site 0")
+    assert roster.neighbours("site 0") == roster_of(150).neighbours("site 0")
+    assert roster.key_of("site 7") == (7).to_bytes(32, "big")
+
+
+@pytest.mark.parametrize(("t", "N"), [(3, 3), (3, 5), (4, 6), (4, 7), (51, 100), (100, 100)])
+def test_more_than_half_and_at_least_three_can_stand_for_all(t: int, N: int) -> None:
+    check_threshold(t, N)

@@ -25,7 +25,7 @@ from ffgb.privacy.masks import MaskedSum, add_masked, sign_of
 from ffgb.privacy.secured import Secured, words_to_sign
 from ffgb.privacy.tolerance import BOX
 from ffgb.protocol.codec import Message, decode, encode
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Tie, Ties, Unmask
 
 Array = np.ndarray
 SUMS = {"x": Sum((4,), 100.0, kind="count")}
@@ -64,6 +64,19 @@ class Registered(Identity):
 
     def once(self, name: bytes, said: bytes) -> bool:
         return self.written.setdefault(name, said) == said
+
+    rows_of_a_unit: int = 1
+
+    @property
+    def private(self) -> bool:
+        return False
+
+    @property
+    def colluders(self) -> int:
+        return 1
+
+    def spend(self, what: str, question: bytes, mu: float) -> None:
+        raise AssertionError("nothing here has a price")
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         check_signature(participant.registered, signature, words, participant.name)
@@ -114,6 +127,46 @@ def test_sites_that_know_one_another_agree_on_masks() -> None:
     assert not any(np.array_equal(x, np.full(4, 10**i)) for i, x in enumerate(sent))
     assert all(client.knows(RUN) and client.hides for client in federation.clients)
     assert not Secured(0, Simulated("0")).hides
+
+
+# A secret of all sites
+
+
+def tied(federation: Federation) -> Ties:
+    return Ties(RUN, np.stack([c.answer(travelled(Tie(RUN))).tensors["tie"] for c in federation.clients]))
+
+
+@pytest.mark.parametrize("sites", [3, 4, 7, 110])
+def test_all_sites_have_a_secret_in_common(sites: int) -> None:
+    federation = Federation([f"site {k}" for k in range(sites)]).ready()
+    ties = tied(federation)
+    assert all(client.common is None for client in federation.clients)
+    assert {client.answer(travelled(ties)).kind for client in federation.clients} == {"ready"}
+    known = [client.common or (b"", False) for client in federation.clients]
+    assert sum(leads for _, leads in known) == 1
+    (secret,) = {secret for secret, _ in known}
+    assert len(secret) == 32
+    # what travels tells only differences: all secrets of neighbours, changed alike, would have the same ties
+    assert np.bitwise_xor.reduce(ties.ties).tolist() == [0] * 32
+    assert secret not in {row.tobytes() for row in ties.ties}
+    other = Federation([f"site {k}" for k in range(sites)]).ready() if sites < 5 else None
+    if other is not None:
+        other.clients[0].answer(tied(other))
+        assert other.clients[0].common not in {(secret, False), (secret, True)}
+
+
+def test_ties_that_were_changed_are_refused() -> None:
+    federation = Federation(("a", "b", "c", "d")).ready()
+    ties = tied(federation)
+    for place in range(4):
+        wrong = ties.ties.copy()
+        wrong[place, 3] ^= 1
+        with pytest.raises(FFGBError, match="does not fit together"):
+            federation.clients[0].answer(Ties(RUN, wrong))
+    assert federation.clients[0].answer(ties).kind == "ready"
+    with pytest.raises(FFGBError, match="not as many ties"):
+        federation.clients[0].answer(Ties(RUN, ties.ties[:3]))
+    assert Secured(0, federation.sites["a"]).answer(Tie(RUN)).kind == "stranger"
 
 
 # Keys

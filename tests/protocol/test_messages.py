@@ -29,7 +29,7 @@ from ffgb.learners.mlp import MLP
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import describe
 from ffgb.protocol.job import Job, Update
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Tie, Ties, Unmask
 from ffgb.protocol.messages import (
     KINDS,
     Along,
@@ -87,6 +87,8 @@ MESSAGES: dict[str, tuple[Sending, Job | None]] = {
     "memory": (Remember(4, {"c": np.arange(3.0), "d": np.arange(4, dtype=np.int32)}), AVERAGED),
     "who takes part": (Introduce("a run", GROUPS), None),
     "everyone's keys": (Roll("a run", tuple(some_bytes(len(g.names), 32) for g in GROUPS), SIGNATURES), None),
+    "a secret is needed": (Tie("a run"), None),
+    "everyone's ties": (Ties("a run", some_bytes(4, 32)), None),
     "some questions are coming": (Prepare("a run", 3), None),
     "whose parts have arrived": (Unmask("a run", 100, "0a" * 32, (0, 2, 3), some_bytes(4, 4, 80)), SHARED),
     "a question whose total is impossible": (Reopen("a run", 100, "0a" * 32, 4), SHARED),

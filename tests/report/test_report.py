@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffgb.core.probability_cells import ProbabilityCells
 from ffgb.errors import FFGBError
 from ffgb.report import page, write
 from ffgb.report.axes import axis_for
@@ -42,6 +43,7 @@ def made(
     classes: Sequence[str] = ("no", "yes"),
     summary: bool = True,
     told: bool = True,
+    judged: bool = False,
     names: str = "site {}",
     scores: tuple[float, float] = (0.5, 0.9),
     more: dict[str, Any] | None = None,
@@ -50,7 +52,9 @@ def made(
     """A run directory as `ffgb train` would leave it, without any training."""
     path.mkdir(parents=True)
     measure = "accuracy" if classes else "rmse"
-    config = dataclasses.asdict(Config(data=("wine",), clients=clients, rounds=rounds, split="natural"))
+    config = dataclasses.asdict(
+        Config(data=("wine",), learner="features", clients=clients, rounds=rounds, split="natural")
+    )
     config |= {"participation": clients, "versions": {"ffgb": "0.1.0", "numpy": "2.0"}, **settings}
     lines = []
     for t in range(1, rounds + 1):
@@ -81,8 +85,32 @@ def made(
                     "target": target,
                 }
             )
-        (path / "clients.json").write_text(json.dumps({"classes": list(classes), "clients": held}))
+        sent = [{"what": "question GramOf", "words": names.format("sums"), "once": True, "arrays": [], "bytes": 900}]
+        known = {"classes": list(classes), "clients": held, "sent": sent}
+        (path / "clients.json").write_text(json.dumps(known))
+    if judged:
+        (path / "fit.json").write_text(json.dumps(judgement(names, ("no", names.format("case")))))
     return path
+
+
+def judgement(names: str, classes: tuple[str, str]) -> dict[str, Any]:
+    """What `fit.json` says of a made-up model of two classes with sites and a subgroup."""
+    rng = np.random.default_rng(0)
+    p = rng.random(300)
+    y = (rng.random(300) < p).astype(np.int64)
+    score = {"value": 0.8, "low": 0.7, "high": 0.9}
+    named = ("auc", "accuracy", "base_rate", "expected", "brier", "loss", "calibration_intercept", "calibration_slope")
+    part = {"rows": 300, "scores": dict.fromkeys(named, score)}
+    counts = {"true_positives": 120, "false_positives": 30, "false_negatives": 40, "true_negatives": 110}
+    shares = dict.fromkeys(("sensitivity", "specificity"), score)
+    return {
+        "classes": classes, "level": 0.95, "least": 10,
+        "parts": {"all": part, names.format("a"): part, names.format("b"): part},
+        "confusion": {"threshold": 0.5, "parts": {"all": counts | shares}},
+        "subgroups": [{"column": names.format("sex"), "groups": [{"group": names.format("f"), **part}]}],
+        "curves": ProbabilityCells.of(p, y, least=10).to_json(),
+        "left_out": [names.format("too few")],
+    }  # fmt: skip
 
 
 def parsed(text: str) -> ElementTree.Element:
@@ -175,7 +203,14 @@ def test_what_comes_from_outside_is_text(classes: Sequence[str], tmp_path: Path)
     settings: dict[str, Any] = {"target": HOSTILE, "by": HOSTILE, "split": "similarity", "learner": HOSTILE}
     settings |= {"data": [HOSTILE, HOSTILE], "versions": {HOSTILE: HOSTILE}, "similarity": HOSTILE, HOSTILE: HOSTILE}
     runs = [
-        made(tmp_path / f"{i}<b>&\"'", classes=classes, names=HOSTILE + "{}", more={HOSTILE: 1.5}, **settings)
+        made(
+            tmp_path / f"{i}<b>&\"'",
+            classes=classes,
+            judged=True,
+            names=HOSTILE + "{}",
+            more={HOSTILE: 1.5},
+            **settings,
+        )
         for i in range(2)
     ]
     for some in (runs[:1], runs):
@@ -283,6 +318,43 @@ def test_what_clients_hold(tmp_path: Path) -> None:
     assert "… (200 in all)" in words(parsed(page([run])))
 
 
+def test_the_first_screen_and_the_fit_are_those_of_the_file(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", judged=True, target="sick", least=10)
+    root = parsed(page([run]))
+    text, content = words(root), json.loads((run / "fit.json").read_text())
+    assert "sick: tells ‘site case’ from ‘no’, and is right for 80 % of 300 held-out rows" in text
+    assert "right for 80 % of 300 rows (95 % interval 70 % to 90 %). Always naming the more frequent class" in text
+    assert "The rows do not show that the model does better" in text  # the base rate is as high
+    assert "3 sites took part" in text
+    assert "slope 0.80, 0.70 to 0.90; 1 is right" in text
+    captions = [words(figure)[:16].strip() for figure in root.iter("figcaption")]
+    assert captions[:4] == ["ROC curve", "Precision by rec", "Observed by pred", "Net benefit by t"]
+    (roc,) = (t for t in root.iter("div") if t.get("aria-label") == "ROC curve")
+    shown = [[words(cell) for cell in row] for row in roc.iter("tr")][1:]
+    expected = content["curves"]["roc"]
+    assert [row[2] for row in shown] == [f"{v:.4g}" for v in expected["true_positive_rate"]]
+    (calls,) = (t for t in root.iter("div") if (t.get("aria-label") or "").startswith("Calls of site case"))
+    assert "120 30 40 110" in words(calls)
+    (left,) = (s for s in root.iter("section") if words(s).strip().startswith("What left each site"))
+    assert "site sums once" in words(left)
+    assert "all rows were on one machine" in words(left)
+    assert "hold 10 rows of all sites together" in words(left)
+    secure = json.loads((run / "clients.json").read_text()) | {"secure": "Parts were masked."}
+    (run / "clients.json").write_text(json.dumps(secure))
+    assert "Parts were masked. The parts of a single site were noise" in words(parsed(page([run])))
+    (run / "fit.json").write_text(json.dumps(content | {"parts": {"all": {"rows": 3, "scores": {"auc": "high"}}}}))
+    with pytest.raises(FFGBError, match=r"fit\.json cannot be read"):
+        page([run])
+
+
+def test_between_sites_the_page_says_why_there_are_no_curves(tmp_path: Path) -> None:
+    text = words(parsed(page([made(tmp_path / "run", data=["sites"])])))
+    assert "Test accuracy 88.00 %, over all held-out rows of all sites. The mean loss there is 0.4919" in text
+    assert "3 sites took part, with 303 rows to train on: site 0, site 1, site 2." in text
+    assert "Rows that were held out are at the sites, and only sums of loss and score left them" in text
+    assert "There were none: the server saw the sums of each site, and can compute rows from them" in text
+
+
 def test_no_folder_of_this_machine_is_shown(tmp_path: Path) -> None:
     files = [f"/srv/someone/place {j}/rows.csv" for j in range(5)]
     runs = [
@@ -299,6 +371,31 @@ def test_no_folder_of_this_machine_is_shown(tmp_path: Path) -> None:
     (differs,) = (s for s in root.iter("section") if words(s).strip().startswith("What differs"))
     assert "files of the same names with other rows" in words(differs)
     assert "sha256" not in words(differs)
+
+
+def test_the_same_rows_are_known_by_their_hash_whatever_files_are_called(tmp_path: Path) -> None:
+    def run(name: str, files: dict[str, str], **more: Any) -> Path:
+        return made(tmp_path / name, data=list(files), sha256={**files, "schema.toml": name}, **more)
+
+    first = run("a", {"/x/a.csv": "1" * 64, "/x/b.csv": "2" * 64}, target="sick")
+    renamed = run("b", {"/y/second.csv": "2" * 64, "/y/first.csv": "1" * 64}, target="sick")
+    others = run("c", {"/x/a.csv": "1" * 64, "/x/b.csv": "3" * 64}, target="sick")
+    another = run("d", {"/x/a.csv": "1" * 64, "/x/b.csv": "2" * 64}, target="age")
+    text = words(parsed(page([first, renamed])))
+    assert "Best of 2 runs" in text
+    assert "the same rows, as second.csv, first.csv" in text
+    for different in (others, another):
+        text = words(parsed(page([first, different])))
+        assert "They are not of the same data" in text, different
+
+
+def test_rounds_that_changed_nothing_do_not_count_in_the_headline(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    before = words(parsed(page([run])))
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "rounds_used": 1}))
+    assert "after 1 round with" not in before
+    assert "after 1 round with" in words(parsed(page([run])))
 
 
 def test_how_clients_differ_is_drawn(tmp_path: Path) -> None:
@@ -335,7 +432,7 @@ def test_what_rounds_note_is_shown(tmp_path: Path) -> None:
     assert "Residual that is left" in left
     assert "The larger, the weaker the learners" in left
     assert "How much of the gradient lies along the step. " in left
-    assert "noise" not in left  # none was drawn
+    assert "how much of pure noise would" not in left  # none was drawn
     parametric = {"gamma_min": None, "gamma_median": None}
     assert "γ of the weak learners" not in words(parsed(page([made(tmp_path / "c", more=parametric)])))
 
@@ -454,8 +551,8 @@ MEASURE = """<script>
 for (const folded of document.querySelectorAll("details")) folded.open = true;
 const drawn = [...document.querySelectorAll("svg.plot")].map(svg =>
   Math.max(...[...svg.querySelectorAll("path.line, path.fill")].map(path => path.getTotalLength())));
-const plot = document.querySelector("svg.plot").getBoundingClientRect();
-document.querySelector("svg.plot").dispatchEvent(new PointerEvent("pointermove",
+const learned = document.querySelector("path[data-k]").closest("svg"), plot = learned.getBoundingClientRect();
+learned.dispatchEvent(new PointerEvent("pointermove",
   {clientX: plot.left + plot.width / 2, clientY: plot.top + plot.height / 2}));
 const tip = document.getElementById("tip"), colours = getComputedStyle(document.body);
 const sticksOut = (inner, outer) => inner.left + 0.5 < outer.left || inner.right > outer.right + 0.5;
@@ -493,6 +590,7 @@ def test_a_browser_shows_it(count: int, dark: bool, tmp_path: Path) -> None:
             tmp_path / f"run{i}",
             rounds=4 + i,
             clients=30,
+            judged=True,
             names="a name of some length {}",
             scores=(0.98, 1.0),  # long bars leave little room for what is written after them
             data=files[i:],

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Three sites with tables as they are; one has a name that means something in Markdown."""
     folder = tmp_path_factory.mktemp("card")
     files = [mixed(folder / f"{name}.csv", seed) for seed, name in enumerate(("a|b", "_c_", "d"))]
-    train(Config(data=tuple(map(str, files)), target="y", rounds=3), folder / "run", workers=0)
+    train(Config(data=tuple(map(str, files)), target="y", rounds=3, learner="features"), folder / "run", workers=0)
     return Run.open(folder / "run")
 
 
@@ -49,11 +49,11 @@ def test_clients_are_described(run: Run) -> None:
         "report",
     }
     for s in known["sent"]:
-        assert set(s) == {"what", "once", "arrays", "bytes"}
+        assert set(s) == {"what", "words", "once", "arrays", "bytes"}
 
 
 def test_numbers_to_predict(tmp_path: Path) -> None:
-    train(Config(data="diabetes", clients=3, rounds=2), tmp_path / "run", workers=0)
+    train(Config(data="diabetes", clients=3, rounds=2, learner="features"), tmp_path / "run", workers=0)
     known = Run.open(tmp_path / "run").clients
     assert known is not None
     assert known["classes"] == []
@@ -87,7 +87,7 @@ def test_the_card_says_it_all_and_shows_no_row(run: Run) -> None:
 
 def test_the_card_says_what_sites_tell_of_their_targets_and_columns(run: Run, tmp_path: Path) -> None:
     text = card(run, Model.load(run.path))
-    assert "the categories that at least 10 of their rows have. Of the target they named every class" in text
+    assert "the categories that at least 10 rows of all sites together have. Of the target they named every" in text
     assert "classes that occur often enough" not in text
     assert "Columns that differ" not in text
     copied = Path(shutil.copytree(run.path, tmp_path / "run"))
@@ -130,7 +130,7 @@ def test_the_card_is_about_the_file_that_was_exported(ensemble: Run, tmp_path: P
 
 
 def test_a_run_of_a_version_before(tmp_path: Path) -> None:
-    train(Config(data="wine", clients=3, rounds=1), tmp_path / "run", workers=0)
+    train(Config(data="wine", clients=3, rounds=1, learner="features"), tmp_path / "run", workers=0)
     (tmp_path / "run" / "clients.json").unlink()
     with pytest.raises(FFGBError, match=r"has no clients\.json"):
         card(Run.open(tmp_path / "run"), Model.load(tmp_path / "run"))

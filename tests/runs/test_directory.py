@@ -133,7 +133,7 @@ def test_the_directory_holds_what_the_contract_says(tmp_path: Path) -> None:
     result = train(Config(**SMALL), tmp_path / "run", workers=0)
     names = {p.name for p in (tmp_path / "run").iterdir()}
     files = {"config.json", "metrics.jsonl", "model.safetensors", "summary.json", "clients.json", "report.html"}
-    assert names == files | {"checkpoint"}
+    assert names == files | {"checkpoint", "fit.json", "conformal.json"}  # the last two: of rows held out here
     assert not list((tmp_path / "run").rglob("*.tmp"))
     written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(written) == 5

@@ -26,7 +26,7 @@ from ffgb.runs.training import train
 from tests.data.test_preprocess import mixed
 
 JOBS: dict[str, dict[str, Any]] = {
-    "features": {},
+    "features": {"learner": "features"},
     "local": {"geometry": "local"},
     "linear": {"learner": "linear"},
     "fourier": {"map": "fourier"},
@@ -69,12 +69,15 @@ def test_a_file_says_what_the_model_says(job: str, tmp_path: Path) -> None:
 def clipped_models() -> dict[str, tuple[Model, Model]]:
     """Models of which every term, or the whole sum, is clipped nearly everywhere; and the same without the clip."""
     found = {}
-    for learner in ("tree", "linear", "mlp"):
-        config = Config(data="wine", clients=3, rounds=2, learner=learner, algorithm="ffgb-c", oracle_steps=20)
-        model = train(config, workers=0).model
+    settings: dict[str, dict[str, Any]] = {
+        **{name: {"algorithm": "ffgb-c", "oracle_steps": 20} for name in ("tree", "linear", "mlp")},
+        "trees": {"leaf_rows": 5},
+    }
+    for learner, more in settings.items():
+        model = train(Config(data="wine", clients=3, rounds=2, learner=learner, **more), workers=0).model
         tensors = model.f.tensors()
-        without = replace(model, f=from_tensors(model.family, tensors | {"radii": np.full_like(tensors["radii"], 1e9)}))
-        small = np.geomspace(0.01, 0.1, len(tensors["radii"]))  # each its own
+        without = replace(model, f=from_tensors(model.family, tensors | {"radii": np.full(model.f.terms, 1e9)}))
+        small = np.geomspace(0.01, 0.1, model.f.terms)  # each its own
         found[f"terms, {learner}"] = replace(model, f=from_tensors(model.family, tensors | {"radii": small})), without
         found[f"sum, {learner}"] = replace(model, f=model.f.clip(0.02)), model
     return found
@@ -92,7 +95,8 @@ def test_clips_that_act_are_in_the_file() -> None:
 
 @pytest.mark.parametrize(
     "job",
-    [{}, {"learner": "tree"}, {"algorithm": "ffgb-l", "learner": "mlp", "oracle_steps": 30},
+    [{"learner": "features"}, {"learner": "blend", "trees_a_round": 1}, {"learner": "tree"},
+     {"algorithm": "ffgb-l", "learner": "mlp", "oracle_steps": 30},
      {"algorithm": "ffgb-l", "learner": "features", "map": "fourier"}],
 )  # fmt: skip
 def test_numbers_are_predicted_in_their_own_units(job: dict[str, Any]) -> None:
@@ -145,7 +149,7 @@ def test_tables_as_they_are(job: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_what_has_no_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = train(Config(data="wine", clients=3, rounds=2), workers=0).model
+    model = train(Config(data="wine", clients=3, rounds=2, learner="features"), workers=0).model
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     with pytest.raises(FFGBError, match="was not written"):
         export.export(model, tmp_path / "m.onnx")

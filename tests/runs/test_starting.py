@@ -163,7 +163,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(given: dict[str, object], words: str, tmp_path: Path) -> None:
-    train(Config(data="wine", clients=4, rounds=1), tmp_path / "first", workers=0)
+    train(Config(data="wine", clients=4, rounds=1, learner="features"), tmp_path / "first", workers=0)
     with pytest.raises(FFGBError) as error:
         train(Config(**{"data": "wine", "clients": 4, "start": str(tmp_path / "first"), **given}), workers=0)
     assert words in str(error.value)

@@ -65,7 +65,10 @@ def test_categories_and_missing_values_have_their_names(tmp_path: Path) -> None:
 def test_other_models_have_no_terms(tmp_path: Path) -> None:
     train(Config(data=("wine",), **OPTIONS), tmp_path / "first", workers=0)
     more = Config(data=("wine",), clients=3, learner="trees", rounds=1, start=str(tmp_path / "first"))
-    for model in (train(more, workers=0).model, train(Config(data=("wine",), clients=3, rounds=1), workers=0).model):
+    for model in (
+        train(more, workers=0).model,
+        train(Config(data=("wine",), clients=3, rounds=1, learner="features"), workers=0).model,
+    ):
         with pytest.raises(FFGBError, match="only an additive model"):
             terms(model)
     assert terms(Model.load(tmp_path / "first"))["value"].notna().all()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ffgb.runs.config import Config
 
-BASE = Config(data="wine", clients=3)
+BASE = Config(data="wine", clients=3, learner="features")
 
 
 def metrics(folder: Path, name: str, seed: int) -> list[str]:

@@ -15,17 +15,24 @@ from ffgb.studies.compare import Budget, Method, compare
 from tests.studies.comparisons import BASE
 
 
-def test_step_sizes_are_tuned_by_the_same_rule_and_remembered(tmp_path: Path) -> None:
-    methods = [Method.read("fedavg"), Method.read("ffgb")]
-    found = compare(methods, BASE, Budget("rounds", 3), tmp_path, seeds=1)
-    fedavg, ffgb = found["methods"]
-    tuned = json.loads((tmp_path / "fedavg-mlp" / "tuned.json").read_text())
-    assert fedavg["step_size"] == tuned["step_size"] > 0
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of two methods, one of which is tuned."""
+    folder = tmp_path_factory.mktemp("tuned")
+    compare([Method.read("fedavg"), Method.read("ffgb")], BASE, Budget("rounds", 3), folder, seeds=1)
+    return folder
+
+
+def test_step_sizes_are_tuned_by_the_same_rule_and_remembered(tuned: Path) -> None:
+    folder = tuned
+    fedavg, ffgb = json.loads((folder / "compare.json").read_text())["methods"]
+    race = json.loads((folder / "fedavg-mlp" / "tuned.json").read_text())
+    assert fedavg["step_size"] == race["step_size"] > 0
     assert ffgb["step_size"] is None  # it searches in every round
-    assert (fedavg["edge"], fedavg["tuning_rounds"]) == (tuned["edge"], tuned["rounds"])
-    assert not (tmp_path / "fedavg-mlp" / "tuned").exists()
-    config = json.loads((tmp_path / "fedavg-mlp" / "0" / "config.json").read_text())
-    assert config["step_size"] == tuned["step_size"]
+    assert (fedavg["edge"], fedavg["tuning_rounds"]) == (race["edge"], race["rounds"])
+    assert not (folder / "fedavg-mlp" / "tuned").exists()
+    config = json.loads((folder / "fedavg-mlp" / "0" / "config.json").read_text())
+    assert config["step_size"] == race["step_size"]
 
 
 def test_a_method_that_diverges_is_a_result(tmp_path: Path) -> None:
@@ -40,9 +47,11 @@ def test_a_method_that_diverges_is_a_result(tmp_path: Path) -> None:
     plots.compare(tmp_path / "c.png", found)
 
 
-def test_a_tuned_step_that_diverges_is_halved_for_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuned_step_that_diverges_is_halved_for_every_seed(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     methods, folder = [Method.read("fedavg"), Method.read("ffgb:tree")], tmp_path / "fedavg-mlp"
-    compare(methods, BASE, Budget("rounds", 1), tmp_path, seeds=1)
+    shutil.copytree(tuned, tmp_path, dirs_exist_ok=True)
     race = json.loads((folder / "tuned.json").read_text())
 
     def tell(step: float) -> None:

@@ -130,7 +130,7 @@ def test_an_ensemble_that_is_distilled_in_training_is_so_in_the_race(tmp_path: P
 
 def test_what_has_no_step_size_is_refused() -> None:
     with pytest.raises(FFGBError, match="no step size to tune"):
-        tune(Config(data="wine", clients=3), workers=0)
+        tune(Config(data="wine", clients=3, learner="features"), workers=0)
 
 
 def test_the_command_prints_the_best() -> None:

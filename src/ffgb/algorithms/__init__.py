@@ -10,20 +10,26 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
 
+from ffgb.core.exact_sums import exact_moments_of_targets
 from ffgb.core.functions import Clipped, ClosedSum, Family, Function, OnPoints, OpenSum, from_tensors
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
+from ffgb.core.moments import moments_of_targets
 from ffgb.core.oracles import Oracle
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, RoundQuestion
 from ffgb.core.row_weights import WeightedRows
+from ffgb.core.statistics import Moments
 from ffgb.core.types import Array, Parameters, Tensors
 from ffgb.errors import FFGBError, option
 from ffgb.settings import Values
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Notes: TypeAlias = dict[str, list[float]]
 """What a client measured in a round, by name: γ of each oracle call, and whatever else the algorithm counts."""
@@ -49,6 +55,14 @@ class Chosen(NamedTuple):
     f: Function
     measured: Mapping[str, float]
     """Why, for the metrics."""
+
+
+class Ways(Protocol[T_co]):
+    """What becomes of an algorithm by the way in which clients take part: `Algorithm.by` chooses."""
+
+    def increments(self, algorithm: Increments) -> T_co: ...
+
+    def totals(self, algorithm: Totals) -> T_co: ...
 
 
 class Algorithm(ABC):
@@ -79,8 +93,9 @@ class Algorithm(ABC):
     totals: ClassVar[Mapping[str, Callable[[Iterable[float]], float]]] = {}
     """What becomes, over clients and steps, of what clients note beside γ: a column of the metrics each."""
 
-    exact: ClassVar[bool] = False
-    """Targets are scaled by totals that have the same bits over any split of the rows (core/exact_sums.py)."""
+    silent: ClassVar[bool] = False
+    """Clients say nothing of their rows but what questions ask for: no one is told how good f is at rows to train with.
+    """
 
     phases: ClassVar[int] = 1
     """Exchanges in a row that the same clients take part in."""
@@ -109,10 +124,17 @@ class Algorithm(ABC):
                 f"{option('local_epochs')} and a {option('batch')} below 1 are for parametric methods, such as fedavg"
             )
 
-    @property
-    def needs_everyone(self) -> bool:
-        """Every client must take part in every round."""
-        return False
+    @abstractmethod
+    def by(self, ways: Ways[T]) -> T:
+        """What these ways make of it."""
+
+    def check_sampling(self) -> None:
+        """Raise an FFGBError if every client must take part in every round."""
+        return
+
+    def moments_of_targets(self, ask: Ask, outputs: int) -> Moments:
+        """By which targets are scaled."""
+        return moments_of_targets(ask, outputs)
 
     def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
         """Where a shared geometry is needed: at the server, and at clients."""
@@ -191,9 +213,11 @@ class Increments(Algorithm):
     length: Length
     """How far the server goes along the mean of the clients' increments."""
 
-    @property
-    def needs_everyone(self) -> bool:
-        return not self.length.whole
+    def by(self, ways: Ways[T]) -> T:
+        return ways.increments(self)
+
+    def check_sampling(self) -> None:
+        self.length.check_sampling()
 
     def answers(self, family: Family, t: int) -> Family:
         """The family of a client's answer in round t."""
@@ -306,11 +330,12 @@ class Totals(Algorithm):
     geometries: ClassVar[tuple[str, ...]] = ("shared",)
     K: ClassVar[int] = 1  # type: ignore[misc]
 
-    in_geometry: ClassVar[bool] = True
-    """It solves in a geometry that clients have added up before training."""
+    def by(self, ways: Ways[T]) -> T:
+        return ways.totals(self)
 
     def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
-        if geometry is None and self.in_geometry:
+        """It solves in a geometry that clients have added up before training."""
+        if geometry is None:
             raise FFGBError(f"this algorithm is for a shared geometry; use {option('geometry', 'shared')}")
         return geometry, None
 
@@ -321,11 +346,28 @@ class Totals(Algorithm):
         """One round, from f^t."""
 
 
+class Cells(Totals):
+    """A server procedure whose sums are by cells of the rows: it needs no geometry.
+
+    The sums, and those by which targets are scaled, have the same bits over any split of the rows (core/exact_sums.py).
+    """
+
+    def placed(self, geometry: Geometry | None) -> tuple[Geometry | None, Geometry | None]:
+        return None, None
+
+    def moments_of_targets(self, ask: Ask, outputs: int) -> Moments:
+        return exact_moments_of_targets(ask, outputs)
+
+
 class Length(ABC):
     """How far to go along an increment: a final, frozen dataclass."""
 
     whole: ClassVar[bool]
     """All of it, without asking anyone."""
+
+    @abstractmethod
+    def check_sampling(self) -> None:
+        """Raise an FFGBError if every client must take part in every round."""
 
 
 @final
@@ -335,6 +377,9 @@ class Whole(Length):
 
     whole: ClassVar[bool] = True
 
+    def check_sampling(self) -> None:
+        return
+
 
 @final
 @dataclass(frozen=True)
@@ -342,3 +387,6 @@ class Searched(Length):
     """The best length, by the slopes of the objective that clients report."""
 
     whole: ClassVar[bool] = False
+
+    def check_sampling(self) -> None:
+        raise FFGBError(f"the search for a step needs every client in every round; choose another {option('schedule')}")

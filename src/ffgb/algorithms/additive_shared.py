@@ -1,6 +1,6 @@
 """Additive models in L²(α), α all clients' points together: Newton's method on sums over all rows.
 
-A round asks for sums of gradients and Hessians by bin, and for the Hessians by pairs of bins.  From these the server
+A round asks for sums of gradients and Hessians by bin, and for rows by pairs of bins.  From these the server
 computes the posterior mean of all columns' terms under smooth priors, whose scales have the largest evidence
 (core/additive.py).  What it adds to f is a sum of trees that split one column each (learners/additive.py).  The sums
 are whole numbers of a public unit: the model has the same bits over any split of the rows.
@@ -8,13 +8,13 @@ are whole numbers of a public unit: the model has the same bits over any split o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, cast, final
+from typing import NamedTuple, cast, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms import Algorithm, AskInRound, Cells, Step
 from ffgb.algorithms.ffgb_shared import fit
 from ffgb.algorithms.trees_shared import TreesShared, units_of_round
 from ffgb.core.additive import Column, Prior, Sums, posterior
@@ -25,13 +25,14 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import Units
 from ffgb.core.losses import Loss
 from ffgb.core.losses.huber import Huber
+from ffgb.core.merged_cells import MergedColumns, NodeRows
 from ffgb.core.questions import Ask
 from ffgb.core.slopes_along import SlopesAlong, safe_length
 from ffgb.core.splits import Layout
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.bins import Bins
-from ffgb.learners.additive import sum_of_terms, terms_of
+from ffgb.learners.additive import CELLS_A_ROW, sum_of_terms, terms_of
 from ffgb.learners.boosted_trees import BoostedTrees, rounded
 from ffgb.settings import Values
 
@@ -43,11 +44,8 @@ LENGTHS = (0.0, *(2.0**-k for k in range(10)))
 
 @final
 @dataclass(frozen=True)
-class AdditiveShared(Totals):
+class AdditiveShared(Cells):
     """A round is one Newton step for all columns' terms."""
-
-    in_geometry: ClassVar[bool] = False
-    exact: ClassVar[bool] = True
 
     start_values: tuple[float, ...] = ()
     """f^0, a constant."""
@@ -94,15 +92,8 @@ class AdditiveShared(Totals):
         columns = family.layout.usable.astype(np.int32)
         outputs = np.arange(loss.outputs, dtype=np.int32)
         found = newton_step(f, loss, ask, (self.rows, self.weighted), outputs, loss.outputs)
-        step, sums = found.step, found.sums
-        h = sum_of_terms(family, columns, step)
-        if not found.units.flat and not loss.classification:
-            # the curvature of these losses grows along a step, without a bound
-            largest = float(max(np.abs(step).max(initial=0.0), 2.0**-40)) * (1 + len(columns))
-            most = largest * float(np.abs(sums.gradient[:, 0]).sum() + np.sqrt(sums.rows * sums.square).sum() + 1.0)
-            slopes: Array = ask(SlopesAlong(LENGTHS, most, self.rows), h)
-            step = rounded(safe_length(LENGTHS, slopes) * step)
-            h = sum_of_terms(family, columns, step)
+        step = safe_step(found, loss.outputs, self.rows, ask, lambda some: sum_of_terms(family, columns, some))
+        h, sums = sum_of_terms(family, columns, step), found.sums
         return Step(h, 1.0, 1.0, False, self._measured(step, sums, found.units))
 
     def _measured(self, step: Array, sums: Sums, units: Units) -> Mapping[str, float | None]:
@@ -110,7 +101,7 @@ class AdditiveShared(Totals):
         if self.weighted or not units.flat:
             return {"gamma": None, "explained": None, "noise": None}
         inner = -float(np.vdot(step, sums.gradient)) / self.rows
-        own = float(np.sum(step @ sums.gram * step)) / len(step) / self.rows
+        own = float(np.sum(step @ sums.gram * step)) / self.rows
         gamma, explained = fit(inner, own, float(sums.square.sum()) / self.rows)
         return {"gamma": gamma, "explained": explained, "noise": None}
 
@@ -132,19 +123,27 @@ def newton_step(
     outputs: Array,
     together: int,
     folds: Folds | None = None,
+    least: int = 1,
 ) -> Newton:
     """The Newton step of some entries of f, whose terms share their scales.
 
     `known` are the rows of all clients, and whether some have weights.  The first `together` entries are those of the
-    classes, or targets; the others are the same in versions of f that are trained without some rows.
+    classes, or targets; the others are the same in versions of f that are trained without some rows.  Cells of these
+    are merged until the difference from the first version is a sum over at least `least` rows, or none.
     """
     family, (rows_of_all, weighted) = cast(BoostedTrees, f.family), known
     layout, columns = family.layout, family.layout.usable.astype(np.int32)
     # of losses whose curvature is 1 at most it is taken to be 1: such a step never goes too far
     flat = loss.smooth and not loss.classification and not weighted
     units = units_of_round(loss, ask, rows_of_all, None, weighted=weighted, flat=flat)
-    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, together, folds)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, folds)
+    merged = None
+    if folds is not None and least > 1:
+        merged = MergedColumns.of(ask(NodeRows(question.single)), layout, columns, least)
+        question = replace(question, heads=merged.within)
     sums, rows = ask(question)
+    if merged is not None:
+        sums = replace(sums, gradient=merged.spread(sums.gradient), curvature=merged.spread(sums.curvature))
     terms = terms_of(f, columns)[outputs]
     fitted = posterior(
         prior_of(family.features, columns, rows),
@@ -152,13 +151,29 @@ def newton_step(
         terms,
         dispersed=not loss.classification,
         steeper=together / (together - 1.0) if loss.classification and together > 1 else 1.0,
+        merged=() if merged is None else list(zip(merged.heads, merged.rows, strict=True)),
     )
     return Newton(rounded(fitted.terms - terms), sums, units)
 
 
-def fits(layout: Layout) -> bool:
-    """Has the table few enough cells?"""
-    return 0 < int(layout.cells[layout.usable].sum()) <= MOST_CELLS
+def safe_step(found: Newton, c: int, rows: int, ask: AskInRound, f_of: Callable[[Array], Function]) -> Array:
+    """The step, or a shorter one: `f_of` makes a function of the first c entries of a step, which are looked at.
+
+    The curvature is known by pairs of cells only up to rows.  Along columns that determine one another, such as the
+    indicators of one category, it may be far larger than the sums say.
+    """
+    if found.units.flat:
+        return found.step
+    sums, some = found.sums, found.step[:c]
+    largest = float(max(np.abs(some).max(initial=0.0), 2.0**-40)) * float(np.count_nonzero(some.any(axis=0)) + 1)
+    most = largest * float(np.abs(sums.gradient[:c, 0]).sum() + np.sqrt(sums.rows * sums.square[:c]).sum() + 1.0)
+    slopes: Array = ask(SlopesAlong(LENGTHS, most, rows), f_of(some))
+    return rounded(safe_length(LENGTHS, slopes) * found.step)
+
+
+def fits(layout: Layout, rows: int) -> bool:
+    """Has the table few enough cells, also for so many rows?"""
+    return 0 < int(layout.cells[layout.usable].sum()) <= min(MOST_CELLS, CELLS_A_ROW * rows)
 
 
 def prior_of(bins: Bins, columns: Array, rows: Array) -> Prior:
@@ -178,6 +193,8 @@ def centres(cuts: Array) -> Array:
     >>> centres(np.array([1.0, 3.0, 4.0]))
     array([0. , 2. , 3.5, 4.5])
     """
+    if not len(cuts):  # one bin, and a cell of missing values
+        return np.zeros(1)
     if len(cuts) == 1:
         return np.array([float(cuts[0]) - 0.5, float(cuts[0]) + 0.5])
     cuts = cuts.astype(np.float64)

@@ -1,23 +1,25 @@
 """Several kinds of boosted trees from totals, grown side by side, stopped, blended and calibrated by rows set aside.
 
-A *strand* is a way to train: gradient boosting with deep trees, and with shallow ones (trees_shared.py); and an
-additive model (additive_shared.py).  Each strand has several *versions*: one that is trained with all rows, and one for
-each fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.  A row is judged by
-the versions that have not seen it.  So one training finds how many rounds are best, what each strand should weigh, and
-by which factor f must shrink for its probabilities to be right; and the versions with all rows are the result.
+A *strand* is a way to train: gradient boosting with deep trees (trees_shared.py); shallow trees on top of an additive
+model; and the additive model alone (additive_shared.py).  Each strand has several *versions*: one that is trained with
+all rows, and one for each fold, without the rows of that fold (core/folds.py).  All of them grow in the same exchanges.
+A row is judged by the versions that have not seen it.  So one training finds how many rounds are best, what each strand
+should weigh, and by which factor f must shrink for its probabilities to be right; and the versions with all rows are
+the result.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast, final
+from typing import Any, cast, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AskInRound, Chosen, Step, Totals
-from ffgb.algorithms.additive_shared import fits, newton_step
+from ffgb.algorithms import Algorithm, AskInRound, Cells, Chosen, Step
+from ffgb.algorithms.additive_shared import fits, newton_step, safe_step
 from ffgb.algorithms.trees_shared import TreesShared, flat_curvature, grow_trees, units_of_round
 from ffgb.core.folds import Folds, HeldOut, Judged
 from ffgb.core.functions import Block, Family, Function, OpenSum
@@ -32,16 +34,18 @@ from ffgb.learners.additive import sum_of_terms
 from ffgb.learners.boosted_trees import BoostedTrees, least_rows
 from ffgb.settings import METHOD, Setting, Values
 
-NEWTON_STEPS = 4
+NEWTON_STEPS = 7
 """Of the additive model."""
 FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
 """With fewer rows each is set aside once, in one of the folds; of more rows a tenth is set aside."""
+MOST_TREES = 6
+"""Of a strand's version in a round, if that is one an output at least: several classes have fewer side by side."""
 SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the later strands in the blend."""
 SHARES_OF = ("share_deep", "share_shallow", "share_additive")
 """What the strands' shares in the blend are called in the metrics."""
-ALONE = ("held_out_deep", "held_out_shallow")
+ALONE = ("held_out_deep", "held_out_shallow", "held_out_additive")
 """What the scores of single strands are called in the metrics."""
 SPREAD, APART = 0.3, 0.35
 """Standard deviations before any row has been seen: of the logarithm of a slope, and of each share about equal ones."""
@@ -49,15 +53,14 @@ SPREAD, APART = 0.3, 0.35
 
 WORTH = 1e-3
 """By how much of itself the score must have become better in the last rounds for more to be worth their while."""
+LEAST_GAIN = 0.1
+"""The same, of the sum of losses over all rows: less is noise."""
 
 
 @final
 @dataclass(frozen=True)
-class Blended(Totals):
+class Blended(Cells):
     """Strands of trees, each with a version a fold."""
-
-    in_geometry: ClassVar[bool] = False
-    exact: ClassVar[bool] = True
 
     deep: TreesShared
     shallow: TreesShared
@@ -91,9 +94,11 @@ class Blended(Totals):
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
         known = cast(TreesShared, self.deep.prepared(ask, family, loss, mean, scale))
-        shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted)
+        side_by_side = min(known.side_by_side, max(1, round(MOST_TREES / loss.outputs)))
+        known = replace(known, side_by_side=side_by_side)
+        shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted, side_by_side=side_by_side)
         safe = loss.classification or (loss.smooth and not known.weighted)  # Newton's steps need no shortening
-        fitting = safe and fits(cast(BoostedTrees, family).layout) and not self.deep.monotone
+        fitting = safe and fits(cast(BoostedTrees, family).layout, known.rows) and not self.deep.monotone
         smooth = NEWTON_STEPS if fitting else 0
         few = known.rows < FEW_ROWS
         aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
@@ -135,20 +140,28 @@ class Blended(Totals):
         return Step(cast(OpenSum, h + grown).merged(), 1.0, 1.0, False, measured | dict(gamma))
 
     def _additive(self, f: Function, loss: Loss, ask: AskInRound, c: int) -> Function:
-        """A Newton step of the additive model, which is the last strand."""
+        """A Newton step of the additive model, which is the last strand, and the beginning of the shallow trees."""
         family, first = cast(BoostedTrees, f.family), 2 * self.each * c
         outputs = np.arange(first, first + self.each * c, dtype=np.int32)
-        found = newton_step(f, loss, ask, (self.deep.rows, self.deep.weighted), outputs, c, self.folds)
+        known = self.deep.rows, self.deep.weighted
+        found = newton_step(f, loss, ask, known, outputs, c, self.folds, self.deep.least)
         columns = family.layout.usable.astype(np.int32)
-        (block,) = sum_of_terms(replace(family, outputs=len(outputs)), columns, found.step).blocks
-        stack = {**block.stack, "output": block.stack["output"] + np.int32(first)}
-        return OpenSum(family, (replace(block, stack=stack),))
+
+        def whole(some: Array) -> Function:
+            """Of the version with all rows."""
+            (block,) = sum_of_terms(replace(family, outputs=c), columns, some).blocks
+            return OpenSum(family, (_moved(block, first),))
+
+        step = safe_step(found, c, self.deep.rows, ask, whole)
+        (block,) = sum_of_terms(replace(family, outputs=len(outputs)), columns, step).blocks
+        return OpenSum(family, tuple(_moved(block, place) for place in (first, first - self.each * c)))
 
     def _trees(self, t: int, f: Function, loss: Loss, ask: AskInRound) -> tuple[Function, Mapping[str, float | None]]:
         """The next trees of both kinds, the same columns for all versions; and γ of the deep ones."""
         family, c = cast(BoostedTrees, f.family), cast(Versions, loss).inner.outputs
         outputs, finders, ends = list[int](), list[Finder](), [0]
-        for place, strand in enumerate((self.deep, self.shallow)):
+        growing = (self.deep,) if t < self.smooth else (self.deep, self.shallow)
+        for place, strand in enumerate(growing):
             columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
             for version in range(self.each):
                 first = (place * self.each + version) * c
@@ -162,7 +175,7 @@ class Blended(Totals):
             grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), self.deep.least, self.folds)
         trees, square = grown
         h = family.zero()
-        for strand, start, end in zip((self.deep, self.shallow), ends, ends[1:], strict=False):
+        for strand, start, end in zip(growing, ends, ends[1:], strict=False):
             h = h + family.sum_of(trees[start:end], outputs[start:end], strand.rate / strand.side_by_side)
         return h, self.deep.measured(trees[: self.deep.side_by_side * c], square[:c])
 
@@ -186,17 +199,19 @@ class Blended(Totals):
         doubt = np.square(np.log(slopes) / SPREAD) + np.square((shares - 1.0 / self.strands) / APART).sum(axis=1)
         losses = judged.losses + doubt / (2.0 * judged.rows)
         alone = np.isclose(shares, 1.0)
-        found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE)}
+        found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE[: self.strands])}
         return {"held_out": float(losses.min()), "blend": float(np.argmin(losses)), **found}
 
     def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
-        """Has neither the blend nor one kind of trees become better for some rounds?"""
+        """Has the blend not become better for some rounds, and is no kind of trees about to become better than it?"""
         if len(metrics) <= self.patience:
             return False
-        for name in ("held_out", *ALONE):
+        best = min(float(line["held_out"]) for line in metrics)
+        for name in ("held_out", *ALONE[:2]):
             losses = [float(line[name]) for line in metrics]
             before, lately = min(losses[: -self.patience]), min(losses[-self.patience :])
-            if lately < before - WORTH * abs(before):
+            gain, worth = before - lately, WORTH * abs(before) + LEAST_GAIN / (self.deep.rows or math.inf)
+            if gain > worth and (name == "held_out" or lately - gain < best):  # as much again
                 return False
         return True
 
@@ -212,7 +227,9 @@ class Blended(Totals):
             weights, terms = self.candidates[int(best["blend"])], int(best["terms"])
             slope = float(weights.sum())
             shares = dict(zip(SHARES_OF, (weights / slope).tolist(), strict=False))
-            measured = {"best_round": best["round"] - 1.0, "held_out": best["held_out"], "slope": slope, **shares}
+            names = ("held_out", *ALONE[: self.strands])
+            scores = {name: min(float(line[name]) for line in metrics) for name in names}
+            measured = {"best_round": best["round"] - 1.0, **scores, "slope": slope, **shares}
         output = block.stack["output"].astype(np.int64)
         strand, version = np.divmod(output // c, self.each)
         begins = np.arange(len(output)) < count * c
@@ -223,6 +240,11 @@ class Blended(Totals):
         stack["output"] = (output[kept] % c).astype(np.int32)
         some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
         return Chosen(self.deep, OpenSum(replace(family, outputs=c), (some,)), measured)
+
+
+def _moved(block: Block, place: int) -> Block:
+    """Trees of the first outputs as those of outputs from `place` on."""
+    return replace(block, stack={**block.stack, "output": block.stack["output"] + np.int32(place)})
 
 
 SETTINGS = (

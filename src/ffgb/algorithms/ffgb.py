@@ -16,6 +16,7 @@ import numpy as np
 from ffgb.algorithms import Algorithm, Functional, Length, Notes, Searched, Totals, Whole
 from ffgb.algorithms.additive_shared import AdditiveShared
 from ffgb.algorithms.blended import Blended
+from ffgb.algorithms.ffgb_posterior import FFGBPosterior
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.functions import Family, OnPoints
@@ -72,6 +73,8 @@ class FFGB(Functional):
             return GROWN[config.learner].configured(config)
         schedule, search = make_schedule(config), config.schedule == "search"
         if config.geometry == "shared" and config.local_steps == 1:
+            if config.ridge is None:
+                return FFGBPosterior()
             return FFGBShared(schedule, config.mu, search)
         length = Searched() if search else Whole()
         distill = config.distill == "clients"

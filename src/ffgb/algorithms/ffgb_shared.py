@@ -15,7 +15,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms import Algorithm, AskInRound, Searched, Step, Totals
 from ffgb.core.capabilities import InnerProducts
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
@@ -33,6 +33,8 @@ TINY = 1e-9
 
 MARGIN = 0.05
 """What a step may fit of noise, beyond what it explains.  With many points to a feature no step can fit much."""
+SETTLED = 0.1
+"""A step that moves weights by less, in squares of the posterior's own width, is the last one."""
 
 
 @final
@@ -47,9 +49,9 @@ class FFGBShared(Totals):
 
     searches: ClassVar[bool] = True
 
-    @property
-    def needs_everyone(self) -> bool:
-        return self.search
+    def check_sampling(self) -> None:
+        if self.search:
+            Searched().check_sampling()
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -60,10 +62,7 @@ class FFGBShared(Totals):
         return capped(self.schedule(k, t, self.K), self.mu)
 
     def prepared(self, ask: Ask, family: Family, loss: Loss, mean: Array, scale: Array) -> Algorithm:
-        if not isinstance(family, InnerProducts):
-            raise FFGBError(
-                f"only a closed family, linear over features, can share a geometry; use {option('geometry', 'local')}"
-            )
+        check_products(family)
         return self
 
     def round(
@@ -89,6 +88,14 @@ class FFGBShared(Totals):
         # of a geometry that is not exact no one knows how large h is, unless clients have measured it
         bound = change if self.search or geometry.freedom is not None else loss.bound
         return Step(h, 1.0 + length * (decay - 1.0), length, self.search, found, bound)
+
+
+def check_products(family: Family) -> None:
+    """Refuse a family that has no inner products with a gradient."""
+    if not isinstance(family, InnerProducts):
+        raise FFGBError(
+            f"only a closed family, linear over features, can share a geometry; use {option('geometry', 'local')}"
+        )
 
 
 def next_gradient(loss: Loss, square: float, step: float, mu: float) -> float:
@@ -121,7 +128,10 @@ def fit(inner: float, own: float, size: float) -> tuple[float, float]:
 def spent(metrics: Mapping[str, float | None]) -> bool:
     """Is there nothing left to learn but noise?
 
-    So it is when the mean answer explains less of the gradient than it would of pure noise, by a twentieth of it.
+    So it is when the mean answer explains less of the gradient than it would of pure noise, by a twentieth of it; and
+    with a prior, when what a step changes is small beside what the rows leave open.
     """
+    if (remaining := metrics.get("remaining")) is not None:
+        return remaining < SETTLED
     noise, explained = metrics.get("noise"), metrics.get("explained")
     return noise is not None and explained is not None and noise - explained > MARGIN

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast, final
+from typing import Literal, cast, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AskInRound, Step, Totals
+from ffgb.algorithms import Algorithm, AskInRound, Cells, Step
 from ffgb.algorithms.ffgb_shared import fit
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
@@ -39,11 +39,8 @@ SHARE, LEAST_COLUMNS = 0.3, 4
 
 @final
 @dataclass(frozen=True)
-class TreesShared(Totals):
+class TreesShared(Cells):
     """A round grows some trees side by side from one gradient, and adds their mean."""
-
-    in_geometry: ClassVar[bool] = False
-    exact: ClassVar[bool] = True
 
     rate: float = 0.1
     """The learning rate."""
@@ -208,15 +205,15 @@ def grow_trees(
     trees = [Growing(finder, layout) for finder in finders]
     columns = np.stack([finder.columns for finder in finders]).astype(np.int32)
     square, who = np.zeros(len(units.gradient)), list[int]()
+    first = True
     while any(tree.wanted for tree in trees):
-        first = len(trees[0].nodes) == 1
         question = _question(trees, columns, layout, units, outputs, first, folds)
         total: Histograms = ask(question if least <= 1 else _merged(ask, trees, question, layout, least))
         if total.square is not None:
             square, who = total.square, list(ask.present)
         if list(ask.present) != who:
             return None
-        at = 0
+        first, at = False, 0
         for tree in trees:
             if tree.wanted:
                 some = total.nodes[at : at + len(tree.wanted)]

@@ -8,9 +8,11 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ffgb._version import __version__
-from ffgb.cli.common import INTERRUPTED, app, say
+from ffgb.cli.common import INTERRUPTED, app
+from ffgb.cli.lines import tell
 from ffgb.errors import FFGBError, printable
 
 # isort: off
@@ -44,7 +46,7 @@ def main() -> None:
     try:
         app()
     except FFGBError as error:
-        say(f"ffgb: {error}", error=True)
+        tell(Console(stderr=True), str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -55,7 +57,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        say(f"ffgb: {error.filename or 'a file'}: {error.strerror or error}; choose another place", error=True)
+        tell(Console(stderr=True), f"{error.filename or 'a file'}: {error.strerror or error}; choose another place")
         sys.exit(2)
 
 

@@ -25,6 +25,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ffgb.errors import FFGBError, printable
+from ffgb.runs.headline import headline, in_bytes, score_of
 
 app = typer.Typer(
     help="Federated functional gradient boosting: sites that do not pool their data train one function together.",
@@ -51,6 +52,11 @@ def number(text: str, name: str, what: str) -> int | float:
         except ValueError:
             continue
     raise FFGBError(f"{name} {text!r} is neither a number of {what} such as 5 nor a share such as 0.5")
+
+
+def words(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def interruptible() -> Iterator[list[int]]:
 
 
 class Display:
-    """Progress on a terminal: round, accuracy, γ, models exchanged, time left.  Nothing where there is no terminal."""
+    """Progress on a terminal: round, score, traffic, time left.  Nothing where there is no terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.console = Console()
@@ -158,6 +164,8 @@ class Display:
             f"({config.split} split), learner {config.learner}, {config.geometry} geometry, "
             f"{config.local_steps} local step{'s' if config.local_steps > 1 else ''}"
         )
+        if config.because:
+            text = f"learner {config.learner}: {config.because}\n{text}"
         self.console.print(printable(text), highlight=False, markup=False)
         self.task = self.progress.add_task("train", total=config.exchanges, text="set up")
 
@@ -171,9 +179,7 @@ class Display:
                 say(f"ffgb: {self.read}", error=True)
             self.read = ""
             return
-        models = metrics["models_up"] + metrics["models_down"]
-        gamma = "" if metrics["gamma_median"] is None else f"  γ {metrics['gamma_median']:.2f}"
-        text = f"{score_of(metrics)}{gamma}  {models:,.0f} models"
+        text = f"{score_of(metrics)}  {in_bytes(metrics['bytes_up'] + metrics['bytes_down'])} a client"
         self.progress.update(self.task, completed=metrics["round"], text=text)
 
 
@@ -181,34 +187,11 @@ def _clients(count: int) -> str:
     return f"{count} client{'s' * (count != 1)}"
 
 
-def score_of(metrics: dict[str, Any]) -> str:
-    for name in ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse"):
-        if name in metrics:
-            return f"{name.replace('_', ' ')} {metrics[name]:.4f}"
-    return ""
-
-
-def _beside(summary: Mapping[str, Any]) -> str:
-    """What an accuracy must be seen beside: the share of the classes, and how good probabilities are."""
-    names = {"test_base_rate": "base rate", "test_auc": "AUC", "test_loss": "log loss"}
-    if "test_base_rate" not in summary:
-        return ""
-    if "test_auc" not in summary:
-        names["test_base_rate"] = "most frequent class"
-    return f" ({', '.join(f'{word} {summary[name]:.4f}' for name, word in names.items() if name in summary)})"
-
-
 def print_summary(summary: dict[str, Any], out: Path | None) -> None:
     console = Console()
     plain: dict[str, Any] = {"highlight": False, "soft_wrap": not console.is_terminal}
-    if "models_up" in summary:
-        console.print(
-            f"[bold]{score_of(summary)}[/bold]{_beside(summary)} after {summary['rounds']} "
-            f"round{'s' * (summary['rounds'] != 1)} with {_clients(summary['clients'])}; "
-            f"{summary['communication_models']:,.1f} models exchanged a client "
-            f"({in_bytes(summary['bytes_up'] + summary['bytes_down'])}), {summary['seconds_total']:.1f} s",
-            **plain,
-        )
+    for bold, line in zip((True, False, False), headline(summary), strict=False):
+        console.print(Text(line, style="bold" if bold else ""), **plain)
     console.print(printable(f"run directory: {out}"), markup=False, **plain)
     if out is not None and (out / "report.html").exists():
         console.print(printable(f"report: {out / 'report.html'}"), markup=False, **plain)
@@ -224,14 +207,6 @@ def print_change(found: dict[str, Any], output: Path) -> None:
         print(
             f"at the {found['points']:,} rows that the run was trained on; a server that has none of them needs --data"
         )
-
-
-def in_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,19 +13,24 @@ from rich.console import Console
 from ffgb.cli.common import (
     JSON,
     app,
-    in_bytes,
     print_change,
     print_rows,
     say,
-    score_of,
     trust,
+    words,
 )
+from ffgb.core.disclosure import LEAST
+from ffgb.core.estimates import LEVEL
 from ffgb.errors import FFGBError
+from ffgb.runs.headline import in_bytes, score_of
 
 if TYPE_CHECKING:
     from ffgb.runs.model import Model
 
-RUN_FILES = ("config.json", "summary.json", "clients.json", "metrics.jsonl", "report.html")
+RUN_FILES = (
+    *("config.json", "summary.json", "clients.json", "metrics.jsonl", "report.html"),
+    *("fit.json", "conformal.json", "effects.json", "worth.json"),
+)
 """What no export may take the place of, besides models."""
 MODULE = Annotated[
     str | None,
@@ -43,6 +48,8 @@ SHORT = {
     "calibration_slope": "slope",
 }
 """Names of scores that fit above a column of numbers."""
+WITH_INTERVALS = ("auc", "accuracy", "brier", "calibration_slope", "rmse", "r2")
+"""Scores whose intervals a terminal has room for; JSON has all."""
 
 
 @app.command()
@@ -52,19 +59,73 @@ def evaluate(
         list[str] | None, typer.Option(help="Score the model on these files instead of the run's test rows.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="The files' target column, if the run has none.")] = None,
+    by: Annotated[str, typer.Option(help="Columns whose subgroups are scored: sex,age.")] = "",
+    threshold: Annotated[float, typer.Option(help="The probability from which a row is called positive.")] = 0.5,
+    least: Annotated[int, typer.Option(help="Rows of each class that a site or a subgroup must have.", min=1)] = LEAST,
+    level: Annotated[float, typer.Option(help="Of the confidence intervals.")] = LEVEL,
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """Score a run's model on its test rows, or on files of your own."""
+    """Score a run's model on its test rows, or on files of your own: scores, intervals, calls, subgroups."""
     from ffgb.runs import evaluate as scoring
     from ffgb.runs.directory import Run
+    from ffgb.runs.fit import fit
+    from ffgb.runs.model import Model
 
     trust(learner)
-    scores = scoring.evaluate(Run.open(run), data or (), target)
+    opened, model = Run.open(run), Model.load(run)
+    rows = scoring.held_out(opened, model, data or (), target)
+    scores = scoring.scores_of_parts(model, rows)
+    found = fit(model, rows, by=words(by), threshold=threshold, least=least, level=level)
     if as_json:
+        whole = {**found, "parts": {name: part for name, part in found["parts"].items() if name != "all"}}
+        scores["all"] |= {"intervals": found["parts"]["all"]["scores"], "fit": whole}
         print(json.dumps(scores, allow_nan=False))
-    else:
-        print_rows([{"part": name, **{SHORT.get(k, k): v for k, v in some.items()}} for name, some in scores.items()])
+        return
+    print_rows([{"part": name, **{SHORT.get(k, k): v for k, v in some.items()}} for name, some in scores.items()])
+    _print_fit(found)
+
+
+def _print_fit(found: dict[str, Any]) -> None:
+    """Intervals by part, calls at the threshold, and subgroups."""
+
+    def line(head: dict[str, str], part: dict[str, Any]) -> dict[str, str]:
+        some = {name: score for name, score in part["scores"].items() if name in WITH_INTERVALS}
+        shown = {SHORT.get(name, name): _interval(score) for name, score in some.items()}
+        return {**head, "rows": f"{part['rows']:,}", **shown}
+
+    def table(rows: list[dict[str, str]]) -> None:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        print_rows([{name: row.get(name, "–") for name in names} for row in rows])
+
+    say("")
+    say(f"with intervals of {100 * found['level']:g} %")
+    table([line({"part": name}, part) for name, part in found["parts"].items()])
+    if (calls := found.get("confusion")) is not None:
+        say("")
+        say(f"calls of {found['classes'][1]} from a probability of {calls['threshold']:g}")
+        counts = {
+            "true_positives": "right", "false_positives": "wrong", "false_negatives": "missed",
+            "true_negatives": "rightly not",
+        }  # fmt: skip
+        table(
+            [
+                {"part": name, **{word: f"{part[k]:,}" for k, word in counts.items()},
+                 **{k: _interval(part[k]) for k in ("sensitivity", "specificity")}}
+                for name, part in calls["parts"].items()
+            ]
+        )  # fmt: skip
+    for group in found["subgroups"]:
+        say("")
+        table([line({group["column"]: part["group"]}, part) for part in group["groups"]])
+    for sentence in found["left_out"]:
+        say(f"left out: {sentence}")
+
+
+def _interval(score: dict[str, float | None]) -> str:
+    if score["low"] is None:
+        return f"{score['value']:.3f}"
+    return f"{score['value']:.3f} ({score['low']:.3f}–{score['high']:.3f})"
 
 
 @app.command()
@@ -80,10 +141,17 @@ def predict(
         bool,
         typer.Option("--spreadsheet", help="Put ' before cells that a spreadsheet would run as a formula."),
     ] = False,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add sets of classes, or intervals, that hold the truth with this chance.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="The site that the rows are of, for --coverage.", show_default="at each site")
+    ] = None,
     learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
     from ffgb.data.reading import PLAIN, Reading
+    from ffgb.runs import conformal
     from ffgb.runs import evaluate as scoring
     from ffgb.runs.directory import Run
     from ffgb.runs.model import Model
@@ -91,7 +159,8 @@ def predict(
     trust(learner)
     kept = (run / "config.json").exists()
     reading = Reading.of(Run.open(run).config).of_values if kept else PLAIN
-    frame = scoring.predict(Model.load(run), file, reading)
+    threshold = None if coverage is None else conformal.load(run).threshold(coverage, site)
+    frame = scoring.predict(Model.load(run), file, reading, threshold)
     text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
     if output is None and sys.stdout.isatty():
         for line in text.rstrip("\n").split("\n"):
@@ -125,6 +194,80 @@ def terms(
 
 
 @app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Rows of which you want to know what each column adds (sums of trees).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
+    ] = None,
+    learner: MODULE = None,
+    as_json: JSON = False,
+) -> None:
+    """What the model makes of its columns: importance and shapes; with FILE, what each column adds at a row."""
+    from ffgb import report as reporting
+    from ffgb.runs import explain as explaining
+    from ffgb.runs.directory import Run
+
+    trust(learner)
+    opened = Run.open(run)
+    if file is not None:
+        frame = explaining.contributions_of(opened, file)
+        text = frame.to_json(orient="records") if as_json else frame.to_csv(index=False)
+        if output is None:
+            for line in text.rstrip("\n").split("\n"):
+                say(line)
+        else:
+            output.write_text(text)
+            say(f"{len(frame):,} rows written to {output}", error=True)
+        return
+    with Console(stderr=True).status("shuffling columns"):
+        found = explaining.explain(opened)
+    opened.write_json(explaining.FILE, found)
+    if (run / "metrics.jsonl").exists():
+        reporting.write([run], run / "report.html")
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+        return
+    what = "loss" if opened.config.get("task") != "regression" else "squared error"
+    rows = [{"column": row["column"], f"rise of the {what}": _interval(row)} for row in found["importance"]]
+    print_rows(rows)
+    say(f"if a column is shuffled within each site, on {'held-out' if found['held_out'] else 'training'} rows")
+    say(f"shapes are in {run / explaining.FILE} and in {run / 'report.html'}")
+
+
+@app.command()
+def worth(
+    run: Annotated[Path, typer.Argument(help="A run directory whose sites are files, or are known by its data set.")],
+    learner: MODULE = None,
+    as_json: JSON = False,
+) -> None:
+    """Is training together worth it, and for whom: each site alone, and all without each site."""
+    from ffgb import report as reporting
+    from ffgb.runs import worth as comparing
+    from ffgb.runs.directory import Run
+
+    trust(learner)
+    opened = Run.open(run)
+    with Console(stderr=True).status("training") as status:
+        found = comparing.worth(opened, lambda what: status.update(f"training {what}"))
+    opened.write_json(comparing.FILE, found)
+    reporting.write([run], run / "report.html")
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+        return
+    names = {"alone": "alone", "without": "without it", "others": "others without it"}
+    rows = [
+        {"site": row["site"], "rows": row["rows"], "together": "–" if row["together"] is None else row["together"],
+         **{head: "–" if row[name] is None else _interval(row[name]) for name, head in names.items()}}
+        for row in found["sites"]
+    ]  # fmt: skip
+    print_rows(rows)
+    say(f"together is the mean {found['loss']} at the site's held-out rows; the others are how much it rises")
+
+
+@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     onnx: Annotated[Path | None, typer.Option(help="Where to.", show_default="model.onnx in the run")] = None,
@@ -138,6 +281,7 @@ def export(
     as_json: JSON = False,
 ) -> None:
     """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
+    from ffgb.deployment.site_report import is_kept
     from ffgb.runs import onnx as exporting
     from ffgb.runs.card import card as make_card
     from ffgb.runs.directory import Run
@@ -154,12 +298,13 @@ def export(
     loaded = _model_of(run, model)
     with Console(stderr=True).status("exporting"):
         made = exporting.checked(loaded)
-        text = make_card(opened, loaded, (onnx, made.data), model)
-        exporting.write({onnx: made.data, card: text.encode()})
+        # a site has the model, and not the run that a card tells of
+        text = None if is_kept(run) else make_card(opened, loaded, (onnx, made.data), model)
+        exporting.write({onnx: made.data} if text is None else {onnx: made.data, card: text.encode()})
     names = exporting.output_names(loaded)
     if as_json:
         found = {
-            "onnx": str(onnx), "card": str(card), "model": model, "bytes": len(made.data),
+            "onnx": str(onnx), "card": str(card) if text is not None else None, "model": model, "bytes": len(made.data),
             "difference": made.difference, "tried": made.tried, "outputs": names,
         }  # fmt: skip
         print(json.dumps(found, allow_nan=False))
@@ -169,7 +314,7 @@ def export(
     for name, given in names.items():
         if name != given:
             say(f"a column is called {name}, so that output is called {given}")
-    say(f"model card: {card}")
+    say(f"model card: {card}" if text is not None else "the model card is made at the server, which has the run")
 
 
 def _model_of(run: Path, name: str) -> Model:
@@ -183,7 +328,7 @@ def _model_of(run: Path, name: str) -> Model:
     if not (run / name).is_file():
         raise FFGBError(
             f"there is no {name} in {run}; ffgb distill {run} makes distilled.safetensors, ffgb reweight {run} "
-            "reweighted.safetensors"
+            f"reweighted.safetensors, ffgb recalibrate {run} recalibrated.safetensors"
         )
     found = Model.load(run / name)
     if (found.shape, found.classes, found.columns, found.table) != (own.shape, own.classes, own.columns, own.table):
@@ -208,10 +353,23 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="Where to.", show_default="report.html in the run, or here for several"),
     ] = None,
+    by: Annotated[str, typer.Option(help="Columns whose subgroups are scored (one run): sex,age.")] = "",
 ) -> None:
     """A page about a run, or about several side by side: one HTML file that needs no network."""
     from ffgb import report as reporting
+    from ffgb.runs.evaluate import judge_again
 
+    if by:
+        if len(runs) > 1:
+            raise FFGBError("--by scores subgroups of one run; name one run directory")
+        judge_again(runs[0], words(by))
+    from ffgb.deployment.site_report import REPORT, is_kept
+
+    for kept in filter(is_kept, runs):
+        raise FFGBError(
+            f"{kept} is a model that a site has kept, and its report is {kept / REPORT}; the run itself is at the "
+            "server"
+        )
     output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     reporting.write(runs, output)
     say(str(output))
@@ -281,3 +439,36 @@ def reweight(
             on_round=lambda line: status.update(f"round {line['round']} of {rounds}: {score_of(line)}"),
         )
     print(json.dumps(found, allow_nan=False)) if as_json else print_change(found, output)
+
+
+@app.command()
+def recalibrate(
+    run: Annotated[Path, typer.Argument(help="A run directory whose model predicts classes.")],
+    by: Annotated[str, typer.Option(help="The correction: intercept, platt, isotonic.")] = "platt",
+    data: Annotated[
+        list[str] | None, typer.Option(help="Rows to recalibrate by.", show_default="the run's held-out rows")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The files' target column, if the run has none.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to.", show_default="recalibrated.safetensors in the run"),
+    ] = None,
+    learner: MODULE = None,
+    as_json: JSON = False,
+) -> None:
+    """Correct probabilities by rows that the model was not trained on, so that they are right on average."""
+    from ffgb.runs.directory import Run
+    from ffgb.runs.onnx import must_be_writable
+    from ffgb.runs.recalibrate import recalibrate_run
+
+    trust(learner)
+    output = output or run / "recalibrated.safetensors"
+    must_be_writable(output, "recalibrated.safetensors")
+    _must_not_be_the_runs(output, run, "recalibrated.safetensors")
+    found = recalibrate_run(Run.open(run), output, by, data or (), target)
+    if as_json:
+        print(json.dumps(found, allow_nan=False))
+        return
+    shown = ({"model": name, **{SHORT.get(k, k): v for k, v in found[name].items()}} for name in ("before", "after"))
+    print_rows(list(shown))
+    say(f"by {found['rows']:,} rows; the scores after are cross-fitted; {output}")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +17,18 @@ import typer
 from rich.console import Console
 
 from ffgb.cli.common import JSON, app, goes_on, print_rows, print_summary, settings_of
+from ffgb.cli.lines import tell
 from ffgb.errors import FFGBError, printable
 
 PORT = 9443
+LONGEST_INVITATION = 10_000
+"""Letters of it that are read."""
 KEYS = Path("keys")
 
 server_app = typer.Typer(help="Train with sites elsewhere.", no_args_is_help=False)
 app.add_typer(server_app, name="server")
+client_app = typer.Typer(no_args_is_help=False)
+app.add_typer(client_app, name="client")
 tls_app = typer.Typer(hidden=True)
 app.add_typer(tls_app, name="tls")
 
@@ -49,7 +55,7 @@ Deadline = Annotated[float, typer.Option(help="Seconds that a site has to answer
 Patience = Annotated[float, typer.Option(help="Seconds to wait for sites before training.", min=1.0)]
 Out = Annotated[Path, typer.Option(help="The run directory; what is there goes on.")]
 # of a site
-Data = Annotated[Path, typer.Option(help="This site's file: CSV, Parquet, NPZ or SQL.")]
+Data = Annotated[Path | None, typer.Option(help="This site's file: CSV, Parquet, NPZ or SQL.")]
 Join = Annotated[
     str | None, typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input.")
 ]
@@ -113,7 +119,9 @@ def server(
     from ffgb.deployment.board import ServerBoard
     from ffgb.deployment.keys import is_loopback
     from ffgb.deployment.server import Service, Task, ended, serve
+    from ffgb.runs.config import Config
     from ffgb.runs.directory import Run
+    from ffgb.runs.resolve import refuse_at_once
 
     if clients is None:
         raise FFGBError("say how many sites take part: --clients N")
@@ -122,6 +130,7 @@ def server(
     if minimum is not None and minimum > clients:
         raise FFGBError(f"--minimum is {minimum}, but only {clients} sites take part")
     settings, target, task = _settings(config, target, task, secure)
+    refuse_at_once(Config(**{**settings, "data": ("sites",)}), clients)
     if not (out / "config.json").exists():
         Run.must_be_free(out)
     elif ended(out, settings):
@@ -133,18 +142,26 @@ def server(
     board, console = ServerBoard(str(out), clients), Console(stderr=True)
 
     def warn(text: str) -> None:
-        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+        tell(console, text)
+
+    states = ["starting"]
+
+    def state(text: str) -> None:
+        states.append(text)
+        status.update(printable(text)) if console.is_terminal else tell(console, text)
 
     with goes_on(out), _stopped() as stop, _page(board, "server", no_page, warn), console.status("starting") as status:
         result = serve(
             *(service, Task(settings, target, task), out),
             board=board,
-            say=lambda text: _tell(status, text),
+            say=state,
             warn=warn,
             stop=stop.is_set,
         )
         if not result.finished:
             raise KeyboardInterrupt
+    if console.is_terminal:
+        tell(console, states[-1])  # what was shown in one place until now
     _print_summary(out, as_json)
 
 
@@ -178,10 +195,10 @@ def sites(tls: Tls = KEYS) -> None:
     print_rows(rows)
 
 
-@app.command()
+@client_app.callback(invoke_without_command=True)
 def client(
     context: typer.Context,
-    data: Data,
+    data: Data = None,
     join: Join = None,
     server: Server = None,
     target: Target = None,
@@ -216,6 +233,10 @@ def client(
     The job comes from the server.  First this command shows it, and what will be sent, and asks.  What was not agreed
     to is not answered.  When a training ends, the site keeps the model.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if data is None:
+        raise FFGBError("say which file has this site's rows: --data FILE")
     from ffgb.data.reading import refuse_unreadable
     from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
@@ -226,7 +247,7 @@ def client(
     from ffgb.deployment.keys import check_name
     from ffgb.deployment.site import Home, inputs_of
 
-    way = _way(join, server, tls, key, insecure=insecure, dry_run=dry_run)
+    way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
     called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
     home = Home.of(way.address, called)
     refuse_unreadable(data)  # before anyone is asked
@@ -238,7 +259,8 @@ def client(
         settings, target, task = _settings(config, target, task, secure)
     given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
     rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
-    known = {**_only(settings, "categories", "rare"), "reading": reading(settings)}
+    bounded, purse = _private(settings, rules, data)
+    known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
     site = Site(called, data.absolute(), target, task, **known)
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
@@ -253,13 +275,17 @@ def client(
         home.agree(inputs, _consented(agreement, home, rules, yes))
     if job is not None:
         home.keep_job(job)
+    _allow(purse, settings, rules)
     screen = _Screen()
     attendant = Attendant(
         *(site, settings, agreement, Ledger(home.ledger)),
         refused=refused,
         least=least,
         policy=rules,
-        identity=SiteIdentity.of(site.name, home.folder, key, rules, _acquainted(yes, screen)),
+        identity=SiteIdentity.of(
+            *(site.name, home.folder, key, rules, _acquainted(yes, screen), purse),
+            rows_of_a_unit=int(settings.get("unit_rows") or 1),
+        ),
         log=log and log.absolute(),
         board=SiteBoard(site.name, way.address),
         keepsake=Keepsake(home.folder, settings),
@@ -267,6 +293,56 @@ def client(
     )
     _attend(way, home, attendant, screen, no_page=no_page)
     print("ffgb: this site has left", file=sys.stderr)
+
+
+@client_app.command()
+def ledger(data: Annotated[Path, typer.Option(help="This site's file.")], as_json: JSON = False) -> None:
+    """Show what this site has spent of its file's privacy budget, and on what."""
+    from ffgb.deployment.site import privacy_ledger
+    from ffgb.privacy.ledger import in_rows
+
+    rows = in_rows(privacy_ledger(data))
+    if not rows and not as_json:
+        raise FFGBError(f"no private training has used {data}: nothing is spent")
+    print(json.dumps(rows)) if as_json else print_rows(rows)
+
+
+def _private(settings: Mapping[str, Any], rules: Any, data: Path) -> tuple[Any, Any]:
+    """How rows are taken in a private training, and the ledger of the file; None for others."""
+    from ffgb.data.files import Bounded
+    from ffgb.deployment.site import privacy_ledger
+
+    if settings.get("epsilon") is None:
+        if rules.epsilon:
+            raise FFGBError(
+                "the rules of this site have a privacy budget (epsilon), and this training adds no noise; ask the "
+                "server's operator for one with --epsilon, or remove epsilon from the policy"
+            )
+        return None, None
+    if not rules.secure:
+        raise FFGBError("between sites --epsilon needs secure totals; leave --secure off out")
+    return Bounded(settings.get("unit"), int(settings.get("unit_rows") or 1)), privacy_ledger(data)
+
+
+def _allow(purse: Any, settings: Mapping[str, Any], rules: Any) -> None:
+    """Write down what the owner allows of the file, if there is a ledger."""
+    if purse is not None:
+        purse.allow(_budget(settings, rules, purse))
+
+
+def _budget(settings: Mapping[str, Any], rules: Any, purse: Any) -> Any:
+    """What the owner allows of the file: by the policy, or what was agreed to first; of this training, by its job."""
+    from ffgb.privacy.ledger import Budget
+    from ffgb.runs.config import SETTINGS
+    from ffgb.runs.private import DELTA
+
+    delta = settings.get("delta", SETTINGS["delta"].default)
+    delta = DELTA if delta == SETTINGS["delta"].default else delta
+    job = Budget(float(settings["epsilon"]), float(delta))
+    purse.most = job.mu
+    if rules.epsilon:
+        return Budget(rules.epsilon, rules.delta)
+    return purse.budget() or job
 
 
 def _consented(agreement: Any, home: Any, rules: Any, yes: bool) -> Any:
@@ -295,6 +371,8 @@ class _Way:
     tls: Path | None
     key: Path | None
     insecure: bool
+    given: str | None
+    """The site's name, if the command says it."""
 
     @property
     def name(self) -> str | None:
@@ -307,15 +385,30 @@ class _Way:
 
         if self.tls is not None and self.key is None:
             raise FFGBError("with --tls a site needs its own --key, whose public half the server's operator registers")
-        if self.invitation is None and self.tls is None and not self.insecure and not Home.known(self.address):
+        if self.invitation is not None or self.tls is not None or self.insecure:
+            return
+        known = Home.known(self.address)
+        if not known:
             raise FFGBError(
                 f"this site has not joined {self.address}; give the invitation of its operator with --join, "
                 "or certificates of your own with --tls and --key"
             )
+        if self.given is not None and self.given not in known:
+            raise FFGBError(
+                f"this machine has joined {self.address} as {', '.join(known)}, and not as {self.given}; change "
+                "--name, or give an invitation for that name with --join"
+            )
 
 
 def _way(
-    join: str | None, server: str | None, tls: Path | None, key: Path | None, *, insecure: bool, dry_run: bool
+    join: str | None,
+    server: str | None,
+    tls: Path | None,
+    key: Path | None,
+    name: str | None,
+    *,
+    insecure: bool,
+    dry_run: bool,
 ) -> _Way:
     """The way to a server, if there is one; a dry run needs none."""
     from ffgb.deployment.keys import check_address, is_loopback
@@ -326,7 +419,7 @@ def _way(
         raise FFGBError("--join says which server it is and how to know it; leave out --server, --tls and --insecure")
     if insecure and not is_loopback(address.rpartition(":")[0]):
         raise FFGBError(f"--insecure is for this machine alone, and {address} is elsewhere; ask for an invitation")
-    way = _Way(address, invitation, tls, key, insecure)
+    way = _Way(address, invitation, tls, key, insecure, name)
     if not dry_run:
         way.check()
     return way
@@ -394,7 +487,7 @@ def _rehearsed(
     """What would be agreed to, after it was shown: in words, or as a table of all that would be sent."""
     from ffgb.data.sites import hello
     from ffgb.deployment.attendant import rehearse
-    from ffgb.deployment.consent import in_words
+    from ffgb.deployment.consent import in_words, private_in_words
 
     rehearsal, agreement = rehearse(site, settings, trainings=rules.trainings)
     if technical:
@@ -403,11 +496,12 @@ def _rehearsed(
     else:
         console = Console(stderr=True, highlight=False)
         console.print("\n[bold]What leaves this site[/bold]")
-        for text in in_words(said, agreement, rehearsal.once, rehearsal.each, rules):
-            console.print(f"• {printable(text)}", markup=False)
+        told = in_words(said, agreement, rehearsal.once, rehearsal.each, rules)
+        for text in told if site.bounded is None else private_in_words(said, settings, rules):
+            tell(console, text, "• ")
         console.print("\n[bold]The rules of this site[/bold]")
         for text in rules.in_words():
-            console.print(f"• {printable(text)}", markup=False)
+            tell(console, text, "• ")
         console.print("\nEvery array that would be sent: --technical", markup=False)
     return agreement
 
@@ -420,7 +514,7 @@ def _attend(way: _Way, home: Any, attendant: Any, screen: _Screen, *, no_page: b
     console = Console(stderr=True)
 
     def say(text: str) -> None:
-        console.print(f"ffgb: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+        tell(console, text)
 
     with home.alone(), _stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
@@ -442,8 +536,10 @@ def _proposed(way: _Way, home: Any) -> bytes | None:
     """The job that the server proposes, or the one agreed to, if its training is under way; None: it proposes none."""
     from ffgb.deployment.site import connection, fetch_job
 
+    console = Console(stderr=True)
+
     def say(text: str) -> None:
-        print(f"ffgb: {printable(text)}", file=sys.stderr, flush=True)
+        tell(console, text)
 
     with home.alone(), _stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
@@ -469,7 +565,10 @@ def _of_job(
     values = read_job(job.decode("utf-8", "replace"))
     for name, given in (("target", target), ("task", task)):
         if given is not None and values.get(name) not in (None, given):
-            raise FFGBError(f"the server's job has {name} = {printable(values[name])!r}, and here it is {given!r}")
+            raise FFGBError(
+                f"the server's job has {name} = {printable(values[name])!r}, and here it is {given!r}; leave it out "
+                "here and make the file fit, or ask the server's operator"
+            )
     if values.get("secure") == "off" and secure != "off" and policy is None:
         raise FFGBError(
             'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
@@ -489,7 +588,7 @@ def _show_job(job: bytes | None) -> None:
     console = Console(stderr=True, highlight=False)
     console.print("\n[bold]The job that the server proposes[/bold]")
     for text in in_words(read_job(job.decode("utf-8", "replace"))):
-        console.print(f"• {printable(text)}", markup=False)
+        tell(console, text, "• ")
     for line in job.decode("utf-8", "replace").splitlines():
         console.print(f"    {printable(line)}", markup=False, soft_wrap=True)
 
@@ -516,11 +615,13 @@ def _confirmed(address: str, trainings: int) -> bool:
 def _asked(question: str) -> bool:
     """The owner's answer, if there is a terminal: also if the invitation came by standard input."""
     if sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before the question is no answer to it
         return typer.confirm(question, err=True)
     if not sys.stderr.isatty():
         return False
     try:
         with Path("/dev/tty").open() as terminal:
+            termios.tcflush(terminal, termios.TCIFLUSH)
             print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
             return terminal.readline().strip().lower() in ("y", "yes")
     except OSError:
@@ -532,7 +633,11 @@ def _invitation(line: str | None) -> Any:
 
     if line is None:
         return None
-    return Invitation.read(sys.stdin.readline() if line == "-" else line)
+    if line != "-" and Path(line).is_file():
+        raise FFGBError(f"{line} is a file; give what is in it: --join - < {line}")
+    # whoever types ends with a line; a file may have the line in parts, as mail breaks it
+    given = line if line != "-" else sys.stdin.readline() if sys.stdin.isatty() else sys.stdin.read(LONGEST_INVITATION)
+    return Invitation.read(given)
 
 
 def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
@@ -583,19 +688,21 @@ def _page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Itera
 
 def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: frozenset[str], *, secure: bool) -> None:
     """What leaves a site: when it is asked who it is, once, and in each round."""
+    from ffgb.data.survey import survey_bytes
+
     categories = sum(len(c.categories) for c in said.columns.values())
-    told = (
-        ["names and kinds of columns"]
-        if secure
-        else [
-            f"numbers of rows; {len(said.columns)} columns: name, kind, missing values, sum of numbers"
-            if said.columns
-            else "numbers of rows; the shape of an image",
-            *([f"{categories} categories with their rows"] if categories else []),
-            *([f"{len(said.classes)} classes"] if said.classes else []),
-        ]
-    )
-    rows: list[dict[str, Any]] = [{"when": "once", "what": "who is here", "arrays": "; ".join(told), "bytes": size}]
+    told = [f"names and kinds of {len(said.columns)} columns" if said.columns else "the shape of an image"]
+    asked = [
+        "missing values and sums of columns",
+        *([f"rows of {categories} categories, and names of common ones"] if categories else []),
+        *([f"{len(said.classes)} classes with their rows"] if said.classes else []),
+    ]
+    if not secure:
+        told.insert(0, "numbers of rows")
+    rows: list[dict[str, Any]] = [
+        {"when": "once", "what": "who is here", "arrays": "; ".join(told), "bytes": size},
+        {"when": "once", "what": "questions about its file", "arrays": "; ".join(asked), "bytes": survey_bytes(said)},
+    ]
     for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
@@ -640,10 +747,3 @@ def _settings(
         )
     target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
     return {**values, "data": ["sites"]}, target, task
-
-
-def _tell(status: Any, text: str) -> None:
-    """On a terminal in one place, elsewhere line by line."""
-    status.update(printable(text))
-    if not sys.stderr.isatty():
-        print(f"ffgb: {printable(text)}", file=sys.stderr, flush=True)

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ffgb.cli.common import JSON, app, in_bytes, say
+from ffgb.cli.common import JSON, app, say, words
 from ffgb.errors import FFGBError, option, printable
+from ffgb.runs.headline import in_bytes
 
 if TYPE_CHECKING:
     from ffgb.runs.cox import CoxResult
@@ -165,11 +166,6 @@ def survival(
         print(json.dumps(found.to_json(), allow_nan=False))
     else:
         _show_curves(found)
-
-
-def words(text: str) -> list[str]:
-    """Names that are separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def references(pairs: list[str]) -> dict[str, str]:

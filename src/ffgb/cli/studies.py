@@ -15,7 +15,6 @@ from ffgb.cli.common import (
     JSON,
     app,
     goes_on,
-    in_bytes,
     number,
     print_rows,
     say,
@@ -23,6 +22,7 @@ from ffgb.cli.common import (
     was_given,
 )
 from ffgb.errors import FFGBError
+from ffgb.runs.headline import in_bytes
 
 
 @app.command()

@@ -35,6 +35,8 @@ LEAST, MOST = 1e-6, 1e3
 """Scales stay between."""
 PULL = 2.0
 """How many numbers the common scale counts for beside a column's own."""
+COMMON = 0.1
+"""The share of the curvature that all pairs of cells have in common."""
 SETTLED = 0.05
 """Scales that change by less than this share are final."""
 WIDEST = 3.0
@@ -67,12 +69,20 @@ class Prior:
     """Of each entry of u, which scale it has; −1 for the constant: (U,)."""
     shared: Array
     """Of each scale, whether a common one draws it, (groups,), bool."""
+    blocks: tuple[tuple[slice, slice], ...]
+    """Where the basis is not 0: rows, and entries of u, of the constant and of one column after another."""
+
+    def inner(self, gram: Array) -> Array:
+        """basis' gram basis, block by block."""
+        left = np.concatenate([self.basis[w, u].T @ gram[w] for w, u in self.blocks])
+        return np.concatenate([left[:, w] @ self.basis[w, u] for w, u in self.blocks], axis=1)
 
     @staticmethod
     def of(columns: Sequence[Column]) -> Prior:
         """Parts of all columns; each is centred, so that the constant is the mean of f."""
         size = 1 + sum(len(column.rows) for column in columns)
         parts, group, shared, at = [np.eye(size, 1)], [-1], [False, False, False], 1
+        blocks = [(slice(0, 1), slice(0, 1))]
         for column in columns:
             pi = column.rows / max(float(column.rows.sum()), 1.0)
             mine = _lines(column, pi)
@@ -86,8 +96,9 @@ class Prior:
                 whole[at : at + len(block)] = block - pi @ block
                 parts.append(whole)
                 group.extend([number] * block.shape[1])
+            blocks.append((slice(at, at + len(column.rows)), slice(blocks[-1][1].stop, len(group))))
             at += len(column.rows)
-        return Prior(np.concatenate(parts, axis=1), np.array(group), np.array(shared))
+        return Prior(np.concatenate(parts, axis=1), np.array(group), np.array(shared), tuple(blocks))
 
 
 def _lines(column: Column, pi: Array) -> list[tuple[int, Array]]:
@@ -130,7 +141,7 @@ class Sums:
     curvature: Array
     """Its diagonal, (c, 1 + cells)."""
     gram: Array
-    """Curvature of all outputs together, (1 + cells, 1 + cells)."""
+    """Rows of each pair of cells, (1 + cells, 1 + cells)."""
     square: Array
     """Σ g² over rows, (c,)."""
     rows: float
@@ -152,22 +163,37 @@ class Fit:
 
 
 def posterior(
-    prior: Prior, sums: Sums, terms: Array, *, dispersed: bool, steeper: float = 1.0, iterations: int = 12
+    prior: Prior,
+    sums: Sums,
+    terms: Array,
+    *,
+    dispersed: bool,
+    steeper: float = 1.0,
+    iterations: int = 12,
+    merged: Sequence[tuple[Array, Array]] = (),
 ) -> Fit:
     """The terms of all columns, from those at which the sums were taken, (c, 1 + cells).
 
     `dispersed`: the loss is not a log likelihood, and its scale is estimated, too.  `steeper` multiplies the curvature:
-    of several outputs that are coupled only the diagonal is known.
+    of several outputs that are coupled only the diagonal is known.  `merged` has, for each output, the head and rows
+    of each cell, where gradients are known of merged cells alone.
     """
     c, scale = len(terms), np.full(len(prior.shared), FIRST)
-    diagonal = np.maximum(np.diag(sums.gram), 1e-12)
-    stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / diagonal)  # (c, 1 + cells)
+    # the curvature of a pair of cells: its rows, times the geometric mean of the two cells' mean curvatures
+    rows = np.maximum(np.diag(sums.gram), 1.0)
+    stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / rows)  # (c, 1 + cells)
     heights = np.maximum(sums.curvature[:, 0], 1e-12)
     dispersion = np.maximum(sums.square / heights, 1e-9) if dispersed else np.ones(c)
-    grams = [steeper * sums.gram * s[:, None] * s for s in stretch]
+    # a share of it is the mean curvature at all rows: of columns that determine one another, the geometric means alone
+    # leave directions along which the loss is steep without any curvature
+    grams = [
+        steeper * sums.gram * ((1.0 - COMMON) * s[:, None] * s + COMMON * np.float64(h / rows[0]))
+        for s, h in zip(stretch, heights, strict=True)
+    ]
+    grams = [_of_means(gram, *known) for gram, known in zip(grams, merged, strict=True)] if merged else grams
     # scales are found by the mean curvature of all outputs, so that an iteration factors one matrix
     mean = sum(grams[1:], grams[0]) / c
-    inner = prior.basis.T @ mean @ prior.basis
+    inner = prior.inner(mean)
     aims = (terms @ mean - sums.gradient) @ prior.basis
     freedom = 0.0
     for _ in range(iterations):
@@ -183,12 +209,27 @@ def posterior(
         if np.abs(np.log(scale / before)).max(initial=0.0) < SETTLED:
             break
     spread = _deviations(prior, scale)
-    inners = [inner] if c == 1 else [prior.basis.T @ gram @ prior.basis for gram in grams]
+    inners = [inner] if c == 1 else [prior.inner(gram) for gram in grams]
     found = [
         _solved(prior, own, spread, phi, gram @ w - g)
         for gram, own, phi, w, g in zip(grams, inners, dispersion, terms, sums.gradient, strict=True)
     ]
     return Fit(np.stack(found), scale, dispersion, freedom)
+
+
+def _of_means(gram: Array, heads: Array, rows: Array) -> Array:
+    """The curvature in the mean terms of merged cells, as a matrix of all cells, the constant first.
+
+    What nothing is known of has no curvature: else a step would go on along it, and no gradient would ever stop it.
+    """
+    at, ones = np.append(0, 1 + heads), np.append(1.0, rows)
+    share = ones / np.maximum(np.bincount(at, ones, len(at))[at], 1.0)
+    summed = np.zeros_like(gram)
+    np.add.at(summed, at, gram)
+    both = np.zeros_like(gram)
+    np.add.at(both, at, summed.T)
+    found: Array = share[:, None] * both.T[at][:, at] * share
+    return found
 
 
 def _solved(prior: Prior, inner: Array, spread: Array, dispersion: float, aim: Array) -> Array:

@@ -1,13 +1,13 @@
-"""The question of additive models: gradients and Hessians by cell, and Hessians by pairs of cells of two columns.
+"""The question of additive models: gradients and Hessians by cell, and rows by pairs of cells of two columns.
 
-The pairs are the Gram matrix of the cells' indicators, weighted with the loss's second derivative at f^t.  Each row is
-rounded to a whole multiple of a public unit before it is added (exact_sums.py), so a total has the same bits over any
-split of the rows.
+The pairs are the Gram matrix of the cells' indicators.  Hessians by pairs are not asked for: one of a pair with a
+single row would tell f at this row, and f tells the row's other cells.  They follow from rows by pairs and the mean
+Hessians of the two cells (core/additive.py).  Each row is rounded to a whole multiple of a public unit before it is
+added (exact_sums.py), so a total has the same bits over any split of the rows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +16,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from ffgb.core.additive import Sums
-from ffgb.core.exact_sums import counted, whole
+from ffgb.core.exact_sums import counted
 from ffgb.core.folds import Folds
-from ffgb.core.histograms import Histograms, HistogramsOf, Units, derivatives
+from ffgb.core.histograms import Histograms, HistogramsOf, Units
+from ffgb.core.merged_cells import MergedHistograms
 from ffgb.core.questions import Here, RoundQuestion, Sum
 from ffgb.core.splits import Splits
 from ffgb.core.tree_growth import GRADIENT, HESSIAN, ROWS
@@ -29,7 +30,7 @@ from ffgb.errors import FFGBError
 @final
 @dataclass(frozen=True, eq=False)
 class CellSums(RoundQuestion):
-    """Sums of gradients, Hessians and rows in each cell of some columns, and of Hessians in each pair of cells."""
+    """Sums of gradients, Hessians and rows in each cell of some columns, and rows in each pair of cells."""
 
     what: ClassVar[str] = "sums by bins and pairs of bins"
     units: Units
@@ -41,10 +42,14 @@ class CellSums(RoundQuestion):
     """Bytes of a set of cells."""
     outputs: Array
     """The entries of f that are asked about, int32."""
-    together: int
-    """Pairs are of the first so many of these."""
     folds: Folds | None = None
     """Versions of f are trained without some rows each; the first is trained with all."""
+    heads: Array | None = None
+    """Of each cell of each output, the cell of the same column that has its sums (merged_cells.py); None: its own."""
+
+    @cached_property
+    def _merged(self) -> HistogramsOf | MergedHistograms:
+        return self.single if self.heads is None else MergedHistograms(self.single, self.heads)
 
     @cached_property
     def single(self) -> HistogramsOf:
@@ -57,14 +62,7 @@ class CellSums(RoundQuestion):
     @property
     def sums(self) -> Mapping[str, Sum]:
         size = sum(a * b for _, _, a, b in self._pairs())
-        return {**self.single.sums, "pairs": counted((size,), self.units.bits)}
-
-    @property
-    def unit(self) -> float:
-        """Of Hessians added over outputs; sums of all rows fit."""
-        if self.units.flat:
-            return 1.0
-        return float(self.units.hessian.max()) * 2.0 ** math.ceil(math.log2(self.together))
+        return {**self._merged.sums, "pairs": counted((size,), self.units.bits)}
 
     def _pairs(self) -> Iterator[tuple[int, int, int, int]]:
         """Two columns, as places in the list, and their cells."""
@@ -76,16 +74,14 @@ class CellSums(RoundQuestion):
     def part(self, here: Here) -> Tensors:
         assert here.family is not None
         z = here.points.features(here.family.features)
-        some = self.outputs[: self.together]
-        weights = None if self.units.flat else whole(derivatives(here)[1][:, some].sum(axis=1), self.unit)
         found = list[Array]()
         for i, j, a, b in self._pairs():
             key = z[:, self.columns[i]].astype(np.int64) * b + z[:, self.columns[j]]
-            found.append(np.bincount(key, weights, a * b))
-        return {**self.single.part(here), "pairs": np.concatenate([np.empty(0), *found])}
+            found.append(np.bincount(key, None, a * b))
+        return {**self._merged.part(here), "pairs": np.concatenate([np.empty(0), *found])}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
-        self.single.check(own, rows, part)
+        self._merged.check({name: own[name] for name in self._merged.sums}, rows, part)
         pairs = own["pairs"]
         if (pairs < 0).any():
             raise FFGBError("its sums over pairs of bins are negative")
@@ -93,23 +89,24 @@ class CellSums(RoundQuestion):
             return
         ends = np.cumsum([a * b for _, _, a, b in self._pairs()])
         sums = np.add.reduceat(pairs, np.concatenate([[0], ends[:-1]]))
-        if (sums != sums[0]).any() or (self.units.flat and sums[0] > rows):
+        if (sums != sums[0]).any() or sums[0] > rows:
             raise FFGBError("its sums over pairs of bins differ from one pair of columns to another")
 
     def total(self, sums: Tensors) -> tuple[Sums, Array]:
         """What the posterior needs, the constant first; and the rows of each cell."""
-        histograms: Histograms = self.single.total(sums)
+        histograms: Histograms = self._merged.total({name: sums[name] for name in self._merged.sums})
         by_cell = np.stack(list(histograms.nodes))  # (c, 3, cells)
         whole = by_cell[:, :, : int(self.cells[self.columns[0]])].sum(axis=2, keepdims=True)
         by_cell = np.concatenate([whole, by_cell], axis=2)
+        rows = by_cell[0, ROWS].copy()
         # the cell of the constant holds all rows: its pairs are the diagonal
-        diagonal = by_cell[: self.together, HESSIAN].sum(axis=0)
-        gram = np.zeros((len(diagonal), len(diagonal)))
-        gram[1:, 1:] = self._gram(sums["pairs"]) * (self.together if self.units.flat else 1.0)
-        gram[0], gram[:, 0] = diagonal, diagonal
-        gram[np.diag_indices_from(gram)] = diagonal
+        gram = np.zeros((len(rows), len(rows)))
+        gram[1:, 1:] = self._gram(sums["pairs"])
+        if self.heads is not None and len(self.columns) > 1:  # pairs are not of merged cells, and no rows of a cell are
+            rows[1:] = gram[1:, 1:].sum(axis=1) / (len(self.columns) - 1)
+        gram[0], gram[:, 0] = rows, rows
+        gram[np.diag_indices_from(gram)] = rows
         assert histograms.square is not None
-        rows = by_cell[0, ROWS]
         square = histograms.square[self.outputs]
         return Sums(by_cell[:, GRADIENT], by_cell[:, HESSIAN], gram, square, float(rows[0])), rows[1:]
 
@@ -118,7 +115,7 @@ class CellSums(RoundQuestion):
         first = np.concatenate([[0], np.cumsum(self.cells[self.columns].astype(np.int64))])
         gram, at = np.zeros((first[-1], first[-1])), 0
         for i, j, a, b in self._pairs():
-            block = pairs[at : at + a * b].reshape(a, b) * self.unit
+            block = pairs[at : at + a * b].reshape(a, b)
             at += a * b
             gram[first[i] : first[i + 1], first[j] : first[j + 1]] = block
             gram[first[j] : first[j + 1], first[i] : first[i + 1]] = block.T

@@ -34,7 +34,7 @@ FAR = 100.0
 def orders(values: Array) -> Array:
     """How many entries of each column have each order of magnitude: (columns, orders + 1), the first for 0.
 
-    Order k holds sizes from 2^(LOWEST + k − 1) to 2^(LOWEST + k).
+    Order k holds sizes from 2^(LOWEST + k − 2) to 2^(LOWEST + k − 1).
     """
     if not np.isfinite(values).all() or np.abs(values).max(initial=0.0) >= 2.0**HIGHEST:
         raise FFGBError(f"there are values beyond 2^{HIGHEST}; rescale the targets, or choose a smaller step")

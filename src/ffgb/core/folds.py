@@ -22,6 +22,8 @@ from ffgb.errors import FFGBError
 
 AT_ONCE = 65536
 """Rows that are hashed together."""
+VALUES_AT_ONCE = 2**20
+"""Values of candidates that are computed together."""
 FINEST, LARGEST = 2.0**-16, 2.0**10
 """What losses of single rows are counted in, and up to which size."""
 
@@ -107,19 +109,22 @@ class HeldOut(RoundQuestion):
         assert loss is not None
         fold, each = self.folds.of(here.points), f.reshape(len(f), -1, loss.outputs)  # (n, versions, c)
         count = len(self.folds.without) // self.strands
-        losses, weight = np.zeros(len(self.weights)), np.zeros(1)
-        for version, left_out in enumerate(self.folds.without[:count].tolist()):
-            rows = np.flatnonzero(fold == left_out)
-            if left_out < 0 or not len(rows):
-                continue
-            moved = each[rows][:, version::count] - self.start  # (rows, strands, c)
-            heavy = None if here.points.weights is None else here.points.weights[rows]
-            ones = np.ones(len(rows)) if heavy is None else heavy
-            weight += whole(ones, FINEST).sum()
-            for k, some in enumerate(self.weights):
-                value = loss.value(self.start + np.tensordot(moved, some, axes=(1, 0)), y[rows])
-                bounded = np.clip(np.nan_to_num(value, nan=LARGEST), -LARGEST, LARGEST)
-                losses[k] += whole(bounded * ones, FINEST).sum()
+        version, left_out = np.full(self.folds.number, -1), self.folds.without[:count]
+        version[left_out[left_out >= 0]] = np.flatnonzero(left_out >= 0)
+        rows = np.flatnonzero(version[fold] >= 0)
+        ones = np.ones(len(rows)) if here.points.weights is None else here.points.weights[rows]
+        losses, weight = np.zeros(len(self.weights)), np.array([float(whole(ones, FINEST).sum())])
+        at_once = max(1, VALUES_AT_ONCE // (len(self.weights) * loss.outputs))
+        for start in range(0, len(rows), at_once):
+            some_rows = rows[start : start + at_once]
+            own = version[fold[some_rows]][:, None] + count * np.arange(self.strands)
+            moved = each[some_rows[:, None], own] - self.start  # (rows, strands, c)
+            # entry by entry, so that no value depends on how many rows there are
+            each_strand = zip(self.weights.T, np.moveaxis(moved, 1, 0), strict=True)
+            values: Array = sum((w[:, None, None] * m for w, m in each_strand), np.zeros(())) + self.start
+            value = loss.value(values.reshape(-1, loss.outputs), np.concatenate([y[some_rows]] * len(self.weights)))
+            bounded = np.clip(np.nan_to_num(value.reshape(len(self.weights), -1), nan=LARGEST), -LARGEST, LARGEST)
+            losses += whole(bounded * ones[start : start + at_once], FINEST).sum(axis=1)
         return {"losses": losses, "weight": weight}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:

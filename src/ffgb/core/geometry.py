@@ -106,10 +106,10 @@ class Blocks(Geometry):
         return [(slice(r.start + k * start, r.stop + k * start), block) for k in range(self.tied) for r, block in lower]
 
     def solve(self, b: Array) -> Array:
-        centred = _centred(self.mean, b)
-        w = np.empty_like(centred)
+        own = centred(self.mean, b)
+        w = np.empty_like(own)
         for rows, lower in self._lower:
-            w[rows] = cholesky.solve(lower, centred[rows])
+            w[rows] = cholesky.solve(lower, own[rows])
         return _with_intercept(self.mean, w, b)
 
     def apply(self, w: Array) -> Array:
@@ -137,6 +137,59 @@ class Blocks(Geometry):
         # and the intercept, which is free
         below = 1.0 + 2.0 * trace - len(lower) + self.ridge * self.ridge * squares
         return (1.0 + trace) * (1.0 + trace) / below if below > 0.0 else None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spectrum(Geometry):
+    """G itself, in the basis of its eigenvectors: G + λI is then solved for any λ at once (core/prior.py)."""
+
+    mean: Array
+    values: Array
+    """Eigenvalues, (D,)."""
+    vectors: Array
+    """Eigenvectors as columns, (D, D)."""
+
+    @staticmethod
+    def of(mean: Array, gram: Array) -> Spectrum:
+        """From the centred Gram."""
+        whole = _checked(gram)
+        if len(whole) != len(mean):
+            raise FFGBError(f"the Gram has {len(whole)} features, their mean {len(mean)}")
+        with one_blas_thread():
+            values, vectors = np.linalg.eigh(whole)
+        return Spectrum(mean, np.maximum(values, 0.0), vectors)
+
+    def into(self, w: Array) -> Array:
+        """Weights, or centred inner products, (D, c), in the basis of eigenvectors."""
+        with one_blas_thread():
+            found: Array = self.vectors.T @ w
+        return found
+
+    def back(self, w: Array) -> Array:
+        """From the basis of eigenvectors."""
+        with one_blas_thread():
+            found: Array = self.vectors @ w
+        return found
+
+    def solve(self, b: Array) -> Array:
+        """With λ at the level of rounding."""
+        level = max(SHIFT * float(self.values.sum()), 1e-12)
+        w = self.back(self.into(centred(self.mean, b)) / (self.values + level)[:, None])
+        return _with_intercept(self.mean, w, b)
+
+    def apply(self, w: Array) -> Array:
+        return _uncentred(self.mean, self.back(self.values[:, None] * self.into(w[:-1])), w)
+
+    @cached_property
+    def scale(self) -> Array:
+        variance = np.square(self.vectors) @ self.values
+        return np.append(np.sqrt(variance + np.square(self.mean)), 1.0)
+
+    @property
+    def freedom(self) -> float:
+        """Of λ at the level of rounding: all directions that points have, and the intercept."""
+        return 1.0 + float(np.count_nonzero(self.values > SHIFT * self.values.sum()))
 
 
 @final
@@ -191,9 +244,9 @@ class Nystrom(Geometry):
 
     def solve(self, b: Array) -> Array:
         scaled, inside = self._woodbury
-        centred = _centred(self.mean, b)
+        own = centred(self.mean, b)
         with one_blas_thread():
-            w = centred / self.rest[:, None] - scaled @ cholesky.solve(inside, scaled.T @ centred)
+            w = own / self.rest[:, None] - scaled @ cholesky.solve(inside, scaled.T @ own)
         return _with_intercept(self.mean, w, b)
 
     def apply(self, w: Array) -> Array:
@@ -212,10 +265,10 @@ class Nystrom(Geometry):
         return None
 
 
-def _centred(mean: Array, b: Array) -> Array:
+def centred(mean: Array, b: Array) -> Array:
     """Inner products with Φ − mean, from those with Φ and with 1."""
-    centred: Array = b[:-1] - np.outer(mean, b[-1])
-    return centred
+    found: Array = b[:-1] - np.outer(mean, b[-1])
+    return found
 
 
 def _with_intercept(mean: Array, w: Array, b: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from ffgb.core import cholesky
-from ffgb.core.geometry import SHIFT, Blocks, Geometry, Nystrom, _lower_half, _root, pack, unpack
+from ffgb.core.geometry import SHIFT, Blocks, Geometry, Nystrom, Spectrum, _lower_half, _root, pack, unpack
 from ffgb.core.maps import FeatureMap
 from ffgb.core.moments import check_bounds, moments_of
 from ffgb.core.points import Points
@@ -236,12 +236,17 @@ GRAMS = ("exact", "blocks", "tied", "nystrom")
 
 
 def share_geometry(
-    ask: Ask, features: FeatureMap, kind: str, ridge: float, *, rank: int = 256, seed: int = 0
+    ask: Ask, features: FeatureMap, kind: str, ridge: float | None, *, rank: int = 256, seed: int = 0
 ) -> Geometry:
-    """The geometry of all clients' points: the mean and deviation of each feature first, and then the Gram."""
+    """The geometry of all clients' points: the mean and deviation of each feature first, and then the Gram.
+
+    Without a ridge, the Gram is given in the basis of its eigenvectors, for a prior that fits itself.
+    """
     d, groups = features.dimension, features.blocks
     if kind not in GRAMS:
         raise FFGBError(f"there is no geometry {kind!r}; choose {', '.join(GRAMS)}")
+    if ridge is None and kind != "exact":
+        raise FFGBError(f"a prior that fits itself needs {option('gram', 'exact')}; choose it, or a {option('ridge')}")
     if kind == "tied" and len(set(groups)) > 1:
         raise FFGBError(
             f"the groups of these features differ, so their blocks cannot be tied; choose {option('gram', 'blocks')}"
@@ -251,7 +256,7 @@ def share_geometry(
     # a bit more than what was measured, which is rounded; and a feature that is constant has some, too
     spread = np.sqrt(moments.variance)
     deviation = spread * (1.0 + ROUNDING) + 1e-6 * (np.abs(centre) + spread.max(initial=1e-30))
-    if kind == "nystrom":
+    if kind == "nystrom" and ridge is not None:
         rank = min(rank, d)
         mean, variance, sketch = ask(SketchOf(features, rank, seed, centre, deviation))
         return Nystrom.of(mean, sketch, random_basis(d, rank, seed), variance, ridge)
@@ -259,7 +264,7 @@ def share_geometry(
     sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}[kind]
     deviation = np.sqrt(np.square(deviation).reshape(tied, -1).mean(axis=0))
     mean, blocks = ask(GramOf(features, sizes, tied, centre, deviation))
-    return Blocks.of(mean, blocks, ridge, tied)
+    return Spectrum.of(mean, *blocks) if ridge is None else Blocks.of(mean, blocks, ridge, tied)
 
 
 SETTINGS = (

@@ -9,7 +9,7 @@ and comes to the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple, final
@@ -33,6 +33,7 @@ from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
 from ffgb.core.splits import Splits, by_column, route
+from ffgb.core.together import FEW, Together
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import DivergedError, FFGBError, option
 
@@ -247,7 +248,10 @@ class HistogramsOf(RoundQuestion):
 
     def part(self, here: Here) -> Tensors:
         work = _Work.of(here, self)
-        flat = self._flat(work)
+        if work.together is not None:
+            flat = work.together.sums(self, work.gradient, work.hessian)
+        else:
+            flat = self._flat(lambda k: work.histograms(self, k))
         found = {"gradients": flat[0], "rows": flat[2]}
         if not self.units.flat:
             found["hessians"] = flat[1]
@@ -255,14 +259,17 @@ class HistogramsOf(RoundQuestion):
             found[SQUARES] = work.squares(self)
         return found
 
-    def rows(self, here: Here) -> Array:
-        """A client's rows in each cell, one node after the other."""
-        found: Array = self._flat(_Work.of(here, self), rows_alone=True)[2]
+    def rows(self, here: Here, *, outside: bool = False) -> Array:
+        """A client's rows in each cell, one node after the other; `outside`: those that it is grown without."""
+        work = _Work.of(here, self)
+        if work.together is not None:
+            return work.together.rows(self, outside=outside)
+        found: Array = self._flat(lambda k: work.rows(self, k, outside=outside))[2]
         return found
 
-    def _flat(self, work: _Work, *, rows_alone: bool = False) -> Array:
-        """Sums of all nodes, (3, cells)."""
-        parts = [work.histograms(self, k, rows_alone=rows_alone) for k in range(len(self.outputs))]
+    def _flat(self, of_tree: Callable[[int], list[Array]]) -> Array:
+        """Sums of all nodes, (3, cells), from those of each tree."""
+        parts = [of_tree(k) for k in range(len(self.outputs))]
         order = np.argsort(np.argsort(self.asked[:, 0], kind="stable"), kind="stable")
         nodes = [node for part in parts for node in part]  # by tree
         return np.concatenate([nodes[k] for k in order], axis=1)
@@ -275,6 +282,11 @@ class HistogramsOf(RoundQuestion):
         return np.repeat(cells, cells), np.repeat(first, cells)
 
     @property
+    def cells_of_nodes(self) -> int:
+        """Cells of all nodes."""
+        return int(self._sizes.sum())
+
+    @cached_property
     def starts(self) -> Array:
         """Where the cells of each node begin."""
         starts: Array = np.cumsum(self._sizes) - self._sizes
@@ -334,19 +346,20 @@ class _Work:
         self.position: dict[int, Array] = {}
         self.output: dict[int, int] = {}
         """Of each tree."""
-        self.begin: list[Array] = [np.zeros(len(self.z), np.int32)] * len(self.gradient)
-        """Where the rows of each output are before any split."""
+        self.outside: list[Array | None] = [None] * len(self.gradient)
+        """Of each output the rows that its version is trained without, if there are any."""
         if folds is not None:
             self._leave_out(here, folds)
+        self.together = Together(self.z, self.outside) if len(self.z) < FEW else None
 
     def _leave_out(self, here: Here, folds: Folds) -> None:
-        """Rows that a version is trained without are in no node, and add nothing."""
+        """Rows that a version is trained without add nothing."""
         each = len(self.gradient) // len(folds.without)
         for version in range(len(folds.without)):
             outside = folds.outside(here.points, version)
             if outside is not None:
                 outputs = slice(version * each, (version + 1) * each)
-                self.begin[outputs] = [np.where(outside, NOWHERE, 0).astype(np.int32)] * each
+                self.outside[outputs] = [outside] * each
                 self.gradient[outputs, outside] = 0
 
     @staticmethod
@@ -363,6 +376,9 @@ class _Work:
         work = kept if same else _Work(here, units, question.folds)
         assert isinstance(work, _Work)
         here.points.aside = work
+        if work.together is not None:
+            work.together.move(question)
+            return work
         for k in range(len(question.outputs)):
             some = question.tree == k
             splits = Splits(question.splits.node[some], question.splits.column[some], question.splits.left[some])
@@ -379,14 +395,26 @@ class _Work:
         """Put each row into the node of tree k, of an output, that it belongs to."""
         before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k], self.output[k] = self.begin[output], output
+            self.position[k], self.output[k] = np.zeros(len(self.z), np.int32), output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])
         self.splits[k] = splits
 
-    def histograms(self, question: HistogramsOf, k: int, *, rows_alone: bool = False) -> list[Array]:
-        """Of the nodes of tree k that are asked about: (3, cells) each; or their rows alone."""
+    def histograms(self, question: HistogramsOf, k: int) -> list[Array]:
+        """Of the nodes of tree k that are asked about: (3, cells) each."""
+        hessian = None if self.hessian is None else self.hessian[question.outputs[k]]
+        return self._sums(question, k, hessian, self.outside[question.outputs[k]])
+
+    def rows(self, question: HistogramsOf, k: int, *, outside: bool) -> list[Array]:
+        """The same, of rows alone; or of those that the tree is grown without."""
+        left_out = self.outside[question.outputs[k]]
+        if outside:
+            left_out = np.ones(len(self.z), bool) if left_out is None else ~left_out
+        return self._sums(question, k, None, left_out)
+
+    def _sums(self, question: HistogramsOf, k: int, hessian: Array | None, left_out: Array | None) -> list[Array]:
+        """Sums over the rows that are not left out."""
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):
             return []
@@ -394,8 +422,8 @@ class _Work:
         slots[nodes] = np.arange(len(nodes))
         output, columns = question.outputs[k], question.columns[k]
         cells = question.cells.astype(np.int64)[columns]
-        h = None if self.hessian is None or rows_alone else self.hessian[output]
-        rows = Rows(self.z, self.position[k], self.gradient[output], h)
+        position = self.position[k] if left_out is None else np.where(left_out, np.int32(NOWHERE), self.position[k])
+        rows = Rows(self.z, position, self.gradient[output], hessian)
         return list(sums_of_rows(rows, slots, len(nodes), columns, cells, short=self.units.bits == 32))
 
     def squares(self, question: HistogramsOf) -> Array:

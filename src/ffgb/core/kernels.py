@@ -18,7 +18,7 @@ from ffgb.core.types import Array
 
 log = logging.getLogger("ffgb")
 
-WORTH = 1000
+WORTH = 2000
 """For fewer rows than this NumPy is fast enough, and numba need not be imported."""
 BLOCK = 2048
 """Rows whose gradients stay in the cache while one column after another is added up."""

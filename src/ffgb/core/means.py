@@ -146,5 +146,7 @@ SETTINGS = (
         "mean",
         choices=AGGREGATES,
     ),
-    Setting("trim", "number", "The share of answers put aside at either end (trimmed).", METHOD, 0.2),
+    Setting(
+        "trim", "number", "The share of answers put aside at either end (trimmed).", METHOD, 0.2, least=0.0, below=0.5
+    ),
 )

@@ -4,6 +4,9 @@ A bin has many rows of all clients together, and yet few of them may be in one n
 that is alone in a cell would be in the total.  So the server asks for the rows in each cell first (`NodeRows`), merges
 cells until each has none or enough, and asks for gradients and Hessians by merged cells alone (`MergedHistograms`).
 The sums of the other child of a node are a difference, so the cells of both children have enough rows.
+
+Where versions of a tree are grown without some rows each (folds.py), the difference between two versions is a sum over
+these rows.  So the rows that a version is grown without are counted in its cells too, and there must be none or enough.
 """
 
 from __future__ import annotations
@@ -15,33 +18,42 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from ffgb.core.cells import heads
 from ffgb.core.exact_sums import counted
 from ffgb.core.histograms import SQUARES, Histograms, HistogramsOf
 from ffgb.core.questions import Here, RoundQuestion, Sum
+from ffgb.core.splits import Layout
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
+
+LEFT_OUT = "rows left out"
+"""The array of the rows that versions are grown without."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NodeRows(RoundQuestion):
-    """Rows in each cell of some nodes."""
+    """Rows in each cell of some nodes; and, of versions, the rows that would be there if they were not left out."""
 
     what: ClassVar[str] = "rows by bins"
     of: HistogramsOf
 
     @property
     def sums(self) -> Mapping[str, Sum]:
-        return {"rows": self.of.sums["rows"]}
+        rows = self.of.sums["rows"]
+        return {"rows": rows} if self.of.folds is None else {"rows": rows, LEFT_OUT: rows}
 
     def part(self, here: Here) -> Tensors:
-        return {"rows": self.of.rows(here)}
+        found = {"rows": self.of.rows(here)}
+        return found if self.of.folds is None else {**found, LEFT_OUT: self.of.rows(here, outside=True)}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
-        self.of.check(own, rows, part)
+        for counts in own.values():
+            self.of.check({"rows": counts}, rows, part)
 
     def total(self, sums: Tensors) -> Sequence[Array]:
-        return self.of.by_node(sums["rows"])
+        """Of each node, (1, cells); with versions (2, cells)."""
+        return self.of.by_node(np.stack([sums[name] for name in self.sums]))
 
 
 @final
@@ -90,3 +102,32 @@ class MergedHistograms(RoundQuestion):
 
     def total(self, sums: Tensors) -> Histograms:
         return self.of.total(self._spread(sums))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MergedColumns:
+    """Merged cells of all rows, for each version of f."""
+
+    heads: Array
+    """Of each version and cell, the one that has its sums, (versions, cells)."""
+    rows: Array
+    """(versions, cells)."""
+    within: Array
+    """The heads as questions have them: places in their columns, one version after the other, int16."""
+
+    @staticmethod
+    def of(counts: Sequence[Array], layout: Layout, columns: Array, least: int) -> MergedColumns:
+        """From the rows by cell of each version, and those that it is trained without: (2, cells)."""
+        cells = layout.cells[columns]
+        everything, first = np.arange(int(cells.sum())), np.repeat(np.cumsum(cells) - cells, cells)
+        found = np.stack([heads(own, 0.0 * own, everything, layout, columns, least) for own in counts])
+        return MergedColumns(found, np.stack([own[0] for own in counts]), (found - first).astype(np.int16).ravel())
+
+    def spread(self, sums: Array) -> Array:
+        """Sums (versions, 1 + cells) of merged cells, shared out among these by rows; the first is of all rows."""
+        found = sums.copy()
+        for own, at, rows in zip(found, self.heads, self.rows, strict=True):
+            together = np.bincount(at, rows, len(at))[at]
+            own[1:] = own[1:][at] * rows / np.maximum(together, 1.0)
+        return found

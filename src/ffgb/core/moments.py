@@ -92,6 +92,10 @@ class MagnitudeOf(Question):
         return bound
 
 
+SMALL_PART = 16.0
+"""Clients may be so many times smaller than the mean client, and what is rounded at them is still known as rounding."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class MomentsOf(Question):
@@ -133,7 +137,12 @@ class MomentsOf(Question):
         return own["mean"] + self.centre, np.maximum(own["square"] - np.square(own["mean"]), 0.0)
 
     def strange(self, mean: Array, variance: Array) -> dict[int, str]:
-        return far_apart(mean, variance, alike=self.alike)
+        """What may be rounding is none of a column's spread: a category that most clients lack is constant there."""
+        part = 1.0 / (SMALL_PART * len(mean))
+        first, second = (sums.rounding(part) for sums in self.sums.values())
+        middle, rounded = np.median(mean, axis=0), 2.0**-48 * (np.square(mean - self.centre) + variance)
+        mean = np.where(np.abs(mean - middle) <= first + 2.0**-48 * np.abs(self.centre), middle, mean)
+        return far_apart(mean, np.where(variance <= second + rounded, 0.0, variance), alike=self.alike)
 
     def total(self, sums: Tensors) -> Moments:
         variance = np.maximum(sums["square"] - np.square(sums["mean"]), 0.0)

@@ -10,6 +10,7 @@ and how finely its numbers are counted.  Parts are rounded to whole multiples of
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Sum:
     @property
     def size(self) -> int:
         """Bytes in a part."""
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @final

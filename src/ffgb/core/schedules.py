@@ -97,7 +97,7 @@ SETTINGS = (
         unset="by learner",
         choices=SCHEDULES,
     ),
-    Setting("step_size", "number", "η₀, or the constant step.", METHOD, unset="by learner", common=True),
+    Setting("step_size", "number", "η₀, or the constant step.", METHOD, unset="by learner", common=True, above=0.0),
     Setting("step_power", "number", "p of the power schedule.", METHOD, 1.0, least=0.0),
     Setting(
         "step_offset",

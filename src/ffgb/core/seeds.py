@@ -21,6 +21,9 @@ _PURPOSES = (
     "attack",
     "columns",
     "folds",
+    "importance",
+    "shapes",
+    "recalibrate",
 )
 
 

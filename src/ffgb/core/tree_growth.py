@@ -223,6 +223,8 @@ class Node:
     histogram: Array | None = None
     heads: Array | None = None
     """Of each cell, the one that has its sums, where cells with few rows are merged (merged_cells.py)."""
+    counts: Array | None = None
+    """Rows by cell, counted in the ways in which each cell has none or enough, (ways, cells)."""
     gain: float = 0.0
     worst: float = np.inf
     """m: the least gain on the way here."""
@@ -273,20 +275,26 @@ class Growing:
         return Splits.of(ids, columns, [n.left[: self.finder.cells[n.column]] for n in some], self.width)
 
     def merge(self, rows: Sequence[Array], layout: Layout, least: int) -> list[Array]:
-        """Merge the cells of the nodes that are wanted, whose rows by cell these are; where each cell went."""
+        """Merge the cells of the nodes that are wanted, whose rows by cell these are; where each cell went.
+
+        Rows may be counted in several ways, (ways, cells) of each node.
+        """
         found = []
         for i, own in zip(self.wanted, rows, strict=True):
             node, everything = self.nodes[i], np.arange(self.finder.size)
             if node.parent < 0:
                 node.heads = heads(own, np.zeros_like(own), everything, layout, self.finder.columns, least)
+                node.counts = regrouped(own, node.heads)
             else:
                 parent, sibling = self.nodes[node.parent], self.nodes[i + 1 if i % 2 else i - 1]
-                assert parent.histogram is not None
+                assert parent.counts is not None
                 assert parent.heads is not None
-                at_heads = np.bincount(parent.heads, own, len(own))
-                rest = parent.histogram[ROWS] - at_heads
+                at_heads = regrouped(own, parent.heads)
+                rest = parent.counts - at_heads
                 node.heads = heads(at_heads, rest, parent.heads, layout, self.finder.columns, least)
                 sibling.heads = node.heads
+                node.counts, sibling.counts = regrouped(at_heads, node.heads), regrouped(rest, node.heads)
+                parent.counts = None
             found.append(node.heads)
         return found
 

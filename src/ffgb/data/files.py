@@ -27,7 +27,7 @@ from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out, hold_out_groups
 from ffgb.data.formats import scaled_pixels
 from ffgb.data.identifiers import identifiers, looks_like_codes
-from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe, named_only
+from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describe
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
@@ -59,15 +59,38 @@ class _Site:
     notes: tuple[str, ...] = ()
     """How the file was read, where that is not plain."""
 
-    def points(self, table: Table | None, rare: int) -> Array:
-        """Float32 points, as the table that was agreed on makes them.
-
-        A category that this site would not name has too few rows here, and counts as unknown, whoever else named it.
-        """
+    def points(self, table: Table | None) -> Array:
+        """Float32 points, as the table that was agreed on makes them."""
         if self.images is not None:
             return self.images
         assert table is not None
-        return table(named_only(self.raw, rare))
+        return table(self.raw)
+
+
+@final
+@dataclass(frozen=True)
+class Bounded:
+    """Rows as differential privacy needs them: what becomes of one does not depend on others.
+
+    Rows are held out by their places, and no category is too rare.  Of a unit (a patient) a file's first rows are used.
+    """
+
+    unit: str | None = None
+    """The column that says whose a row is."""
+    rows: int = 1
+
+    def taken(self, site: _Site) -> _Site:
+        """A site without that column, and with so many rows of each unit."""
+        if self.unit is None:
+            return site
+        raw = dict(site.raw)
+        values = raw.pop(self.unit, None)
+        if values is None:
+            raise FFGBError(
+                f"{site.path} has no column {self.unit!r}, which {option('unit')} names{_hint(self.unit, list(raw))}"
+            )
+        kept = pd.Series(values).groupby(values, dropna=False).cumcount().to_numpy() < self.rows
+        return dataclasses.replace(site, raw={name: column[kept] for name, column in raw.items()}, y=site.y[kept])
 
 
 def load_sites(
@@ -87,6 +110,7 @@ def load_sites(
     group: str | None = None,
     reading: Reading = PLAIN,
     quiet: bool = False,
+    bounded: Bounded | None = None,
 ) -> Dataset:
     """A data set whose natural clients are the files.
 
@@ -94,6 +118,7 @@ def load_sites(
     `weights` is a column that says what each row weighs.  `exposure` is a column e that targets are counts for: the
     rate y/e is learnt, and a row weighs e times as much, which for counts with a log link is an offset of log e.
     `group` is a column that says which rows of a file belong together: they are held out together, or not at all.
+    `bounded`: what becomes of a row does not depend on other rows, as differential privacy needs.
 
     Columns and classes are what the files can agree on, unless the federation has agreed on a `table` and `classes`
     before, as sites that see only their own file must.  Each file holds out its own test rows, and which rows these are
@@ -104,15 +129,17 @@ def load_sites(
     task = task if classes is None else CLASSIFICATION
     agreed = () if table is None else table.names
     sites = [_read_site(path, target, task, _kinds(categories, table), reading, agreed) for path in paths]
+    sites = [site if bounded is None else bounded.taken(site) for site in sites]
     notes = [note for site in sites for note in site.notes]
     _tell(notes, quiet=quiet)
     sites, masses = _weighed(sites, weights, exposure)
     sites, groups = _grouped(sites, group)
+    rare = rare if bounded is None else 1
     names, told = site_names(paths), list[str]()
     if table is None:
         _refuse_no_column(categories, sites)
         _warn_of_identifiers(sites)
-        said = [(name, *_form(site, rare)) for name, site in zip(names, sites, strict=True)]
+        said = [(name, *_form(site)) for name, site in zip(names, sites, strict=True)]
         table, told = _agreed(said, rare, least)
     else:
         _warn_of_missing(names, sites, table)
@@ -121,8 +148,9 @@ def load_sites(
     labels, targets, task = _labels(sites, target, task, classes)
     training, testing = list[_Rows](), list[_Rows]()
     for i, (site, y, mass) in enumerate(zip(sites, targets, masses, strict=True)):
-        rows = _Rows(site.points(table, rare), y, np.full(len(y), i), mass, groups[i])
-        train, test = _held_out(site.y, holdout, seed, groups[i] if group else None)
+        rows = _Rows(site.points(table), y, np.full(len(y), i), mass, groups[i])
+        together = np.arange(len(y)) if bounded is not None else groups[i] if group else None
+        train, test = _held_out(site.y, holdout, seed, together)
         training.append(rows.taken(train))
         testing.append(rows.taken(test))
     train_rows, test_rows = _joined(training), _joined(testing)
@@ -281,14 +309,14 @@ def _grouped(sites: Sequence[_Site], group: str | None) -> tuple[list[_Site], li
 @final
 @dataclass(frozen=True)
 class Columns:
-    """What a site may say about its file before training: sizes, names, and which classes there are."""
+    """What is known of a site's file before training: sizes, names, and which classes there are."""
 
     rows: int
     test_rows: int
     shape: tuple[int, ...]
     """Of an image; empty for tables."""
     columns: Mapping[str, Said]
-    """What is said about each; none for images."""
+    """What is known of each; none for images."""
     kind: str
     """Of the target: "text", "whole" numbers, or "numbers"."""
     classes: tuple[str, ...] | tuple[float, ...]
@@ -326,16 +354,17 @@ def describe_site(
     task: str | None = None,
     holdout: float = HOLDOUT,
     categories: Sequence[str] = (),
-    rare: int = RARE,
     reading: Reading = PLAIN,
+    bounded: Bounded | None = None,
 ) -> Columns:
-    """What may be said about a site's file: of columns what preprocess.py says, of the target its classes."""
+    """What a site knows of its file: of columns what preprocess.py says, of the target its classes."""
     site = _read_site(Path(path), target, task, _kinds(categories, None), reading)
     _tell(site.notes)
     kind, known = _may_be_classes(site.y, task)
-    train, test = _held_out(site.y, holdout)
+    site = site if bounded is None else bounded.taken(site)
+    train, test = _held_out(site.y, holdout, group=None if bounded is None else np.arange(len(site.y)))
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
-    shape, columns = _form(site, rare)
+    shape, columns = _form(site)
     return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
 
 
@@ -515,9 +544,9 @@ def _kinds(categories: Sequence[str], table: Table | None) -> dict[str, str]:
     return known | dict.fromkeys(categories, TEXT)
 
 
-def _form(site: _Site, rare: int) -> tuple[tuple[int, ...], dict[str, Said]]:
-    """The shape of a site's images, or what it says about its columns."""
-    return () if site.images is None else site.images.shape[1:], describe(site.raw, rare)
+def _form(site: _Site) -> tuple[tuple[int, ...], dict[str, Said]]:
+    """The shape of a site's images, or what it knows about its columns."""
+    return () if site.images is None else site.images.shape[1:], describe(site.raw)
 
 
 def _agreed(
@@ -794,5 +823,5 @@ SETTINGS = (
         when="Where rows of one group look alike, a model that has seen some of them scores too well on the others.",
     ),
     Setting("categories", "names", "Columns that are categories though they look like numbers: cp,thal.", DATA, ()),
-    Setting("rare", "whole", "Rows that a site must have of a category before it names it.", DATA, RARE, least=1),
+    Setting("rare", "whole", "Rows that all sites together must have of a category to name it.", DATA, RARE, least=1),
 )

@@ -206,7 +206,7 @@ SETTINGS = (
         choices=SPLITS,
     ),
     Setting("similarity", "number", "Share of the rows dealt out evenly; the rest goes by label.", DATA, 0.1),
-    Setting("alpha", "number", "Concentration of the dirichlet split.", DATA, 0.5),
+    Setting("alpha", "number", "Concentration of the dirichlet split.", DATA, 0.5, above=0.0),
     Setting("labels", "whole", "Classes that a client has, in the labels split.", DATA, 2, least=1),
     Setting("by", "text", "Sort rows by this column instead of the label.", DATA, unset="the label"),
 )

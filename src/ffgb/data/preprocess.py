@@ -1,9 +1,13 @@
 """Tables as they are: from raw columns at each site to numbers that mean the same at all of them.
 
-Each site says a little about each of its columns (`Said`): of what kind it is, how many values are missing, the sum of
-the others, and the categories that at least so many of its rows have.  From what all sites say comes the `Table`, which
-turns raw columns into numbers, and travels with the model.  Nothing else of a column leaves its site for this; means,
-variances and quantiles of the numbers are asked for later, by the maps that need them.
+A little is known about each column of each site (`Said`): of what kind it is, how many values are missing, the sum of
+the others, and its categories with their rows.  The totals over all sites give the `Table`, which turns raw columns to
+numbers, and travels with the model.  It depends on totals alone, never on which site has a row; where no one has all
+rows, totals are found by sums (survey.py).  Means, variances and quantiles of the numbers are asked for later, by the
+maps that need them.
+
+A category is known if all sites together have enough rows of it, and then it is known in the rows of every site: if it
+were unknown at a site with few rows of it, to be unknown would tell the site.
 
 A number that is missing becomes the mean of all sites, and a column of its own says that it was missing.  A category
 that is missing, rare, or unknown is none of the known ones: zeros in all of their columns.
@@ -15,23 +19,24 @@ smallest of these joins them.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Final, final
 
 import numpy as np
 import pandas as pd
 
+from ffgb.core.limbs import exact_sum
 from ffgb.core.survey import fits
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST, MISSING
 
 RARE: Final = 10
-"""Rows that a site must have of a category before it names it."""
+"""Rows that all sites together must have of a category for it to be named."""
 MOST: Final = 100
 """Categories of a column: those with the most rows.  The others are none of the known ones."""
 LARGEST: Final = 1e18
@@ -43,26 +48,23 @@ NUMBER, TEXT, NONE = "number", "text", "none"
 @final
 @dataclass(frozen=True)
 class Said:
-    """What a site says about one of its columns."""
+    """What is known of a column: at one site, or at all sites together."""
 
     kind: str
     missing: int
     count: int
     """Values that are there."""
-    total: float
-    """Their sum, if they are numbers and as many as it takes to name a category; 0 otherwise."""
+    total: float | Fraction
+    """Their sum, if they are numbers; 0 otherwise."""
     categories: Mapping[str, int]
-    """Values that are text, with their rows; only those with enough of them."""
+    """Values that are text, with their rows."""
 
     def check(self) -> None:
-        """Raise an FFGBError if no column can be like that: it came from elsewhere."""
-        counts = (self.missing, self.count, *self.categories.values())
-        if self.kind not in (NUMBER, TEXT, NONE) or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
+        """Raise an FFGBError if a site may not say that: of a column it tells its kind, and nothing that is counted."""
+        if self.kind not in (NUMBER, TEXT, NONE):
             raise FFGBError("a site describes a column in a way that is not understood")
-        if not isinstance(self.total, float) or not abs(self.total) <= LARGEST * max(self.count, 1):
-            raise FFGBError("a site says a total that no numbers have")
-        if len(self.categories) > MOST or not all(isinstance(c, str) and len(c) <= 1000 for c in self.categories):
-            raise FFGBError(f"a site names more than {MOST} categories, or one without end")
+        if (self.missing, self.count, self.total, self.categories) != (0, 0, 0.0, {}):
+            raise FFGBError("a site counts over its rows before it is asked; upgrade all sites")
 
 
 @final
@@ -133,37 +135,26 @@ class Table:
             raise FFGBError(f"a table's columns cannot be read ({error})") from error
 
 
-def describe(values: Mapping[str, Array], rare: int = RARE) -> dict[str, Said]:
-    """What a site says about its columns."""
-    return {name: _said(column, rare) for name, column in values.items()}
+def describe(values: Mapping[str, Array]) -> dict[str, Said]:
+    """What a site knows about its columns."""
+    return {name: _said(column) for name, column in values.items()}
 
 
-def _said(column: Array, rare: int) -> Said:
+def _said(column: Array) -> Said:
     there = column[~pd.isna(column)]
     missing = len(column) - len(there)
     if len(there) == 0:
         return Said(NONE, missing, 0, 0.0, {})
     if column.dtype != object:
-        return Said(NUMBER, missing, len(there), math.fsum(there) if len(there) >= rare else 0.0, {})
+        return Said(NUMBER, missing, len(there), exact_sum(there), {})
     counts = pd.Series(there).value_counts()
-    known = ((str(c), int(n)) for c, n in counts.items() if n >= rare and fits(str(c)))
-    named = sorted(known, key=lambda pair: (-pair[1], pair[0]))
-    return Said(TEXT, missing, len(there), 0.0, dict(named[:MOST]))
-
-
-def named_only(values: Mapping[str, Array], rare: int = RARE) -> dict[str, Array]:
-    """Raw columns in which text is unknown where the site does not name it: it has too few rows of it."""
-    found = dict(values)
-    for name, column in values.items():
-        if column.dtype == object:
-            known = _said(column, rare).categories
-            found[name] = np.array([value if value in known else None for value in column], object)
-    return found
+    return Said(TEXT, missing, len(there), 0.0, {str(c): int(n) for c, n in counts.items() if fits(str(c))})
 
 
 def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE, least: int = LEAST) -> tuple[Table, list[str]]:
     """The table that these sites can share, and what is to be told: what a site lacks, has more, or cannot use.
 
+    What is counted is added up over the sites: that of all may as well stand at one of them.
     A column is used if more than half of the sites have it, in the order of the first that does; where it is lacking,
     its values are missing.
     """
@@ -188,9 +179,9 @@ def agree(sites: Mapping[str, Mapping[str, Said]], rare: int = RARE, least: int 
                 told.append(f"{_sites(empty)} {_have(empty)} no value in the column {name!r}")
         elif len(empty) == len(having):
             told.append(f"the column {name!r} is empty everywhere, and is not used")
-        elif not any(sites[site][name].categories for site in having):
+        elif max(_rows(sites[site][name] for site in having).values(), default=0) < max(rare, least):
             told.append(
-                f"the column {name!r} is read as text, and no value of it has {rare} rows at a site: it is not used "
+                f"the column {name!r} is read as text, and no value of it has {max(rare, least)} rows: it is not used "
                 "(dates, and numbers with units, must be written as numbers)"
             )
         else:
@@ -217,29 +208,30 @@ def _settled(name: str, said: Mapping[str, Said], rare: int, least: int, lacking
     if not kinds:
         return None
     missing = sum(s.missing for s in said.values())
+    there = sum(s.count for s in said.values())
     if kinds == {NUMBER}:
-        there = sum(s.count for s in said.values() if s.count >= rare)  # of fewer a site need not tell
-        return Column(name, None, _mean(said.values(), rare), (lacking or missing >= least) and there >= least)
-    counts = Counter[str]()
-    for s in said.values():
-        counts.update(s.categories)
-    named = _named(counts, missing + sum(s.count for s in said.values()), 1 if lacking else least, least)
+        total = float(sum((Fraction(s.total) for s in said.values()), Fraction(0)))
+        fill = total / there if there >= rare else 0.0
+        return Column(name, None, fill, (lacking or missing >= least) and there >= least)
+    named = _named(_rows(said.values()), missing + there, 1 if lacking else least, max(rare, least))
     return Column(name, tuple(sorted(named))) if named else None
 
 
-def _named(counts: Mapping[str, int], rows: int, others: int, least: int) -> list[str]:
+def _rows(said: Iterable[Said]) -> Counter[str]:
+    """Rows of each category, of all sites together."""
+    counts = Counter[str]()
+    for s in said:
+        counts.update(s.categories)
+    return counts
+
+
+def _named(counts: Mapping[str, int], rows: int, others: int, fewest: int) -> list[str]:
     """The categories to tell apart, each with enough rows: rows that are in none of them are none, or enough too."""
-    named = [c for c in sorted(counts, key=lambda c: (-counts[c], c))[:MOST] if counts[c] >= least]
+    named = [c for c in sorted(counts, key=lambda c: (-counts[c], c))[:MOST] if counts[c] >= fewest]
     rest = rows - sum(counts[c] for c in named)
     while named and 0 < rest < others:
         rest += counts[named.pop()]
     return named
-
-
-def _mean(said: Iterable[Said], rare: int) -> float:
-    """The mean of all numbers of a column, where sites have enough of them to say their sum."""
-    known = [s for s in said if s.count >= rare]
-    return math.fsum(s.total for s in known) / sum(s.count for s in known) if known else 0.0
 
 
 def raw(frame: pd.DataFrame, column: str, where: str, kind: str | None = None) -> Array:

@@ -17,11 +17,11 @@ import pandas as pd
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here
 from ffgb.core.regression.design import Records
-from ffgb.core.survey import FileSums, NameCounts, NamesIn, Surveyed, fits
+from ffgb.core.survey import NameCounts, NamesIn, Surveyed, fits
 from ffgb.core.types import Array
 from ffgb.data.files import missing_columns, read_table
 from ffgb.data.preprocess import NUMBER, TEXT, raw
-from ffgb.data.survey import names_of
+from ffgb.data.survey import Wanted, names_of
 from ffgb.errors import FFGBError, option
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message
@@ -145,7 +145,7 @@ class RowRespondent:
         if not isinstance(sending, Asked):
             raise FFGBError("a site of a statistical model answers questions alone")
         question = sending.question
-        said: object = self.surveyed if isinstance(question, FileSums | NameCounts | NamesIn) else self.records
+        said: object = self.surveyed if isinstance(question, NameCounts | NamesIn) else self.records
         here = Here(self.points, sending.weighting.share(1.0), said=said)
         part = to_integers(question.part(here), question.sums)
         return Message("part", sending.round, self.i, {"points": 1}, part)
@@ -178,17 +178,8 @@ def levels_of(
 
     The reference is the first in order (of numbers, if all are some), unless another is named.
     """
-    if not columns:
-        return {}
-    counts = ask(NameCounts(tuple(columns), 0))
-    for column, row in zip(columns, counts, strict=True):
-        if 0 < (fewest := int(row[row > 0].min(initial=2**31))) < least:
-            raise FFGBError(
-                f"the column {column!r} has a category with {fewest} rows at all sites together, and sums over fewer "
-                f"than {least} say too much about each; join it with another category, or leave its rows out"
-            )
     found = {}
-    for column, names in names_of(ask, columns).items():
+    for column, names in names_of(ask, dict.fromkeys(columns, Wanted(least, refuse=_refuse))).items():
         levels = sorted(names, key=_order_of(list(names)))
         first = (reference or {}).get(column)
         if first is not None:
@@ -199,6 +190,13 @@ def levels_of(
             levels.insert(0, first)
         found[column] = levels
     return found
+
+
+def _refuse(column: str, rows: int, least: int) -> FFGBError:
+    return FFGBError(
+        f"the column {column!r} has a category with {rows} rows at all sites together, and sums over fewer than "
+        f"{least} say too much about each; join it with another category, or leave its rows out"
+    )
 
 
 def _order_of(names: Sequence[str]) -> Any:

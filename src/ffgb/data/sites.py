@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.core.survey import Surveyed
 from ffgb.data import Dataset
-from ffgb.data.files import Columns, describe_site, label_counts, load_sites, settle
+from ffgb.data.files import Bounded, Columns, describe_site, label_counts, load_sites, settle
 from ffgb.data.preprocess import RARE, Said, Table
 from ffgb.data.reading import PLAIN, Reading
 from ffgb.data.survey import Counts, even, surveyed, without_counts
@@ -42,14 +42,19 @@ class Site:
     categories: tuple[str, ...] = ()
     """Columns that are text, whatever they look like."""
     rare: int = RARE
-    """Rows that it must have of a category before it names it."""
+    """Rows that all sites together must have of a category to name it."""
     reading: Reading = PLAIN
     """How its file is read."""
+    bounded: Bounded | None = None
+    """Rows as a private training needs them; None: it is none."""
 
     def describe(self) -> Columns:
-        """What it says about its file: how many rows, which classes, and of columns what preprocess.py says."""
+        """What it knows of its file: how many rows, which classes, and of columns what preprocess.py says."""
         return describe_site(
-            self.path, self.target, self.task, categories=self.categories, rare=self.rare, reading=self.reading
+            *(self.path, self.target, self.task),
+            categories=self.categories,
+            reading=self.reading,
+            bounded=self.bounded,
         )
 
     def labels(self) -> dict[str, int]:
@@ -65,9 +70,9 @@ class Site:
             task=schema.task,
             classes=schema.classes or None,
             table=schema.table,
-            rare=self.rare,
             reading=self.reading,
             quiet=True,
+            bounded=self.bounded,
         )
 
     def move_in(self, schema: Schema, seed: int, identity: Callable[[int], Identity] | None = None) -> Resident:
@@ -84,9 +89,9 @@ class Site:
             clients[len(schema.names) + before] = Holding(dataset.x_test, dataset.y_test)
         return Resident(clients, identity)
 
-    def surveyed(self, said: Columns | None = None) -> Surveyed:
+    def surveyed(self, said: Columns | None = None, least: int = LEAST) -> Surveyed:
         """What it answers from, when sites are asked about their files."""
-        return surveyed(said or self.describe(), self.labels(), self.rare)
+        return surveyed(said or self.describe(), self.labels(), self.rare, least)
 
 
 @final
@@ -179,7 +184,7 @@ class Met:
 
     columns: Columns
     private: bool = False
-    """Without any count: it takes part in secure totals alone."""
+    """Without its numbers of rows: it takes part in secure totals alone."""
     labelled: bool = False
     """Its target may be a class."""
     key: str = ""
@@ -187,9 +192,9 @@ class Met:
 
 
 def hello(site: Site, said: Columns | None = None, *, private: bool = False, key: str = "") -> bytes:
-    """What a site says when it is asked who it is; `private`, nothing that is counted over its rows."""
+    """What a site says when it is asked who it is: of its rows how many there are, or, if it is `private`, nothing."""
     columns = said or site.describe()
-    described = asdict(without_counts(columns) if private else columns)
+    described = asdict(without_counts(columns, rows=not private))
     described["columns"] = list(described["columns"].items())  # in their order, which names in a header lose
     more = {"private": private, "labelled": bool(columns.classes), "key": key}
     return encode(Message("hello", values={"name": site.name, "columns": described, **more}))

@@ -38,13 +38,18 @@ REPEATS = 3
 SLACK = 2
 """Answers may be so many times as large as in the rehearsal: other sites have values that this one has not."""
 ROUNDS = ("train", "update", "step", "report", "memory")
-SILENT = ("ready", "resync", "error", "stranger", "key", "prepared", "seeds")
+SILENT = ("ready", "resync", "error", "stranger", "key", "tied", "prepared", "seeds")
 """Answers that say nothing of the rows."""
 MOST_COLUMNS = 1000
 """Columns that a site believes all sites to have, or ten times its own."""
-MASKING = ("introduction", "roster", "prepare", "unmask", "reopen")
+MASKING = ("introduction", "roster", "tie", "ties", "prepare", "unmask", "reopen")
 """By which sites agree on masks: nothing of a row is in the answers."""
-SURVEY: Mapping[str, int] = {"question FileSums": 1, "question NameCounts": 8, "question NamesIn": 64}
+SURVEY: Mapping[str, int] = {
+    "question FileCounts": 1,
+    "question FileSums": 1,
+    "question NameCounts": 64,
+    "question NamesIn": 64,
+}
 """Questions about files before sites agree on a table, and how many different ones of each kind are answered."""
 HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 """What rows that are held out take part in: they are never trained on, and no part of a total is made of them."""
@@ -67,12 +72,14 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Bins", "cuts"): 2**20,
     ("Units", "bits"): 64,
     ("TreesShared", "rows"): 2**40,
+    ("Growth", "least_rows"): 2**20,
     ("AdditiveShared", "rows"): 2**40,
     ("SlopesAlong", "rows"): 2**40,
     ("CellSums", "columns"): 2**15,
     ("CellSums", "width"): 32,
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked", "outputs")], 2**15),
     ("MergedHistograms", "heads"): 2**24,
+    ("CellSums", "heads"): 2**24,
     **dict.fromkeys([("Units", "gradient"), ("Units", "hessian"), ("CellSums", "outputs")], 2**15),
     **dict.fromkeys([("Folds", "number"), ("Folds", "without"), ("Versions", "number"), ("HeldOut", "strands")], 64),
     **dict.fromkeys([("HeldOut", "weights"), ("Blended", "smooth")], 1024),
@@ -339,19 +346,6 @@ def _check_table(table: Table, shape: tuple[int, ...], said: Columns) -> None:
             continue  # its values count as missing here
         if (column.categories is None) != (own.kind == NUMBER):
             raise _unfit(f"the column {shown(column.name)!r} is {_kind(own.kind)} here, and not there")
-
-
-def withheld(schema: Schema, said: Columns) -> list[str]:
-    """Categories of others that this site did not name: if it has rows of them, they count as unknown here."""
-    if schema.table is None:
-        return []
-    return [
-        f"{shown(c.name)}={shown(value)}"
-        for c in schema.table.columns
-        if c.categories is not None and (own := said.columns.get(c.name)) is not None and own.kind == TEXT
-        for value in c.categories
-        if value not in own.categories
-    ]
 
 
 def _kind(kind: str) -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ffgb.data.dataset import REGRESSION
 from ffgb.data.files import Columns
+from ffgb.data.preprocess import Table
 from ffgb.data.sites import Schema, Site, hello
-from ffgb.data.survey import Respondent
+from ffgb.data.survey import Respondent, survey_bytes
 from ffgb.deployment.agreement import (
     HELD_OUT,
     MASKING,
@@ -33,7 +33,6 @@ from ffgb.deployment.agreement import (
     digest_of,
     form,
     merged,
-    withheld,
 )
 from ffgb.deployment.board import SiteBoard
 from ffgb.deployment.identity import SiteIdentity
@@ -42,12 +41,17 @@ from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
+from ffgb.hardware import one_blas_thread
+from ffgb.learners.blend import Blend
+from ffgb.learners.catalogue import FAMILIES
 from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Message, Sent, decode, encode, shown
 from ffgb.protocol.engine import Engine
-from ffgb.protocol.masking import Introduce, Roll
+from ffgb.protocol.masking import Introduce, Roll, Ties
 from ffgb.protocol.messages import QUESTIONS, what_leaves
+from ffgb.runs.choose_learner import AUTO
 from ffgb.runs.config import Config
+from ffgb.runs.private import private_classes, private_table
 from ffgb.runs.training import Elsewhere, train
 
 DEFECT = "an error at the site; its owner sees more"
@@ -58,8 +62,16 @@ FAILED, FAILURES = "questions that failed", 3
 FAILING = "a training in which it could not answer so many questions: each failure says something about its rows"
 MASKED = ("masked", "shares")
 """Answers of a site that answers under masks alone, besides those that say nothing of the rows."""
+PAIRS, SLOPES = "question CellSums", "question SlopesAlong"
+"""What a blend asks for if columns have few values, and not if they have many: no site knows those of all."""
+FEW_CELLS = 2_000
+"""Of all columns of a rehearsal with few values."""
+PRIVATE_NUMBERS = 100_000
+"""That an answer of a private training has at most, roughly."""
 SCHEMA = "what all sites agreed on"
 """In the ledger: a training has one."""
+NAMED = "names of categories that it was asked for"
+"""In the ledger, as hashes."""
 TRAININGS = 3
 """That an owner agrees to, unless told otherwise: one, and another if it must be done again."""
 
@@ -94,12 +106,24 @@ class Least:
 # Before anything is sent
 
 
+def public_form(site: Site) -> tuple[Table, tuple[str, ...]]:
+    """The table and the classes of a private training, from the site's own schema file."""
+    if site.reading.schema is None:
+        raise FFGBError(
+            f"a private training needs public bounds and categories: give the schema of all sites with "
+            f"{option('schema', 'FILE')}"
+        )
+    schema, unit = site.reading.schema, None if site.bounded is None else site.bounded.unit
+    return private_table(schema, site.target, unit), private_classes(schema, site.target, site.task) or ()
+
+
 @final
 class Rehearsal(Engine):
     """A site alone with itself: it answers its own questions, and writes down what would have left it."""
 
-    def __init__(self, resident: Resident) -> None:
-        self.resident = resident
+    def __init__(self, resident: Resident, survey: int = 0) -> None:
+        """`survey` are the bytes of questions about the file, before there is a table."""
+        self.resident, self.survey = resident, survey
         self.once: list[Sent] = []
         self.each: list[Sent] = []
         self.asked: list[tuple[str, Any]] = []
@@ -109,7 +133,7 @@ class Rehearsal(Engine):
         if question.kind in ("question", "setup"):
             name = what_leaves(question) if question.kind == "question" else "setup"
             self.asked.append((name, form(question.values["recipe"], question.tensors)))
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             answers = self.resident.answer(data, clients)
         for i, answer in answers.items():
             once = question.kind in ("setup", "turn", "memory") or question.round < 0
@@ -120,11 +144,19 @@ class Rehearsal(Engine):
     def close(self, *, at_once: bool = False) -> None:
         pass
 
+    def asks(self, name: str) -> bool:
+        return any(known == name for known, _ in self.asked)
+
+    def extend(self, other: Rehearsal, name: str) -> None:
+        """What another rehearsal was asked by this name may be asked, too."""
+        self.asked += [(known, asked) for known, asked in other.asked if known == name]
+        self.each += [sent for sent in other.each if sent.what.partition(",")[0] == name]
+
     def agreement(self, config: Config, trainings: int, schema: Schema) -> Agreement:
         """To answer this, and no more, in a training of as many rounds as the configuration says."""
         distills = config.distill == "rounds"
         exchanges = max(config.exchanges, config.distill_rounds if distills else 0)
-        size = sum(s.bytes for s in self.once) + exchanges * sum(s.bytes for s in self.each)
+        size = self.survey + sum(s.bytes for s in self.once) + exchanges * sum(s.bytes for s in self.each)
         return Agreement(
             tuple(self.asked),
             exchanges,
@@ -145,8 +177,17 @@ def rehearse(
     Before the sites have agreed on anything, the schema is that of a training with this site alone.
     """
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    if site.bounded is not None:
+        table, classes = public_form(site)
+        size = 16 * PRIVATE_NUMBERS
+        columns = table.names
+        rehearsal = Rehearsal(Resident({}))
+        return rehearsal, Agreement(
+            (), 1, size, int(values.get("seed", 0)), trainings, lessons=1, columns=columns, classes=len(classes)
+        )
+    said = site.describe()
+    survey = survey_bytes(said)
     if schema is None:
-        said = site.describe()
         if len(said.classes) == 1 and site.task != REGRESSION:  # others have others, or there is nothing to learn
             (only,) = said.classes
             said = replace(said, classes=(only, f"not {only}") if isinstance(only, str) else (only, only + 1))
@@ -155,33 +196,66 @@ def rehearse(
     # alone with itself a site has no one to share masks with; what is under them is the same
     whole = replace(Config(**values), participation=None, secure="off")
     dataset = site.load(schema, whole.seed)
-    x, y = _spread(dataset.x, dataset.y) if schema.table is not None else (dataset.x, dataset.y)
-    clients = {0: Holding(x, y)}
-    if len(dataset.x_test):
-        clients[1] = Holding(dataset.x_test, dataset.y_test)
+    learner = Blend.name if whole.learner == AUTO else whole.learner
+    many = max((int(getattr(kind, "rehearsed", MANY)) for kind in FAMILIES.get(learner, ())), default=MANY)
+    x, y = dataset.x, dataset.y
+    if schema.table is not None:
+        x, y = _spread(x, y, many, len(schema.classes))
     rows, tests = (len(x),), (len(dataset.x_test),)
     own = replace(schema, names=(site.name,), rows=rows, test_rows=tests, told=(), counted=True)
     resolved = whole.resolved(own.dataset())
     # the second round of distillation starts from what the first has left; one exchange may hold all rounds
     rounds = resolved.rounds if resolved.one_round else 2 if whole.distill == "rounds" else 1
-    rehearsal = Rehearsal(Resident(clients))
-    with threadpool_limits(limits=1):  # several sites may rehearse on one machine
-        train(replace(whole, rounds=rounds), elsewhere=Elsewhere(rehearsal, own, 1))
+
+    def played(x: Any) -> Rehearsal:
+        clients = {0: Holding(x, y)}
+        if len(dataset.x_test):
+            clients[1] = Holding(dataset.x_test, dataset.y_test)
+        rehearsal = Rehearsal(Resident(clients), survey)
+        with one_blas_thread():  # several sites may rehearse on one machine
+            train(replace(whole, rounds=rounds), elsewhere=Elsewhere(rehearsal, own, 1))
+        return rehearsal
+
+    rehearsal = played(x)
+    if resolved.learner == Blend.name and not rehearsal.asks(PAIRS) and schema.table is not None:
+        coarse = played(_coarse(x))
+        for kind in (PAIRS, SLOPES):
+            rehearsal.extend(coarse, kind)
     return rehearsal, rehearsal.agreement(resolved, trainings, own)
 
 
-def _spread(x: Any, y: Any) -> tuple[Any, Any]:
-    """A few rows as if they were many: again and again, with values of columns of numbers moved a little."""
-    times = -(-MANY // len(x))
+def _spread(x: Any, y: Any, many_rows: int = MANY, classes: int = 0) -> tuple[Any, Any]:
+    """A few rows as if they were many: again and again, with values of columns of numbers moved a little.
+
+    If all are alike in what is predicted, those that are added are not: trees that have nothing to tell apart do not
+    grow, and with other sites' rows they do.
+    """
+    times = -(-many_rows // len(x))
     if times == 1:
         return x, y
     rng = np.random.default_rng(0)
     many, labels = np.tile(x, (times, 1)), np.concatenate([y] * times)
+    if classes and len(np.unique(y)) < classes:
+        labels[len(x) :] = rng.integers(0, classes, len(labels) - len(x))
+    elif not classes and np.all(y == y[0]):
+        labels[len(x) :] += rng.standard_normal(labels[len(x) :].shape).astype(labels.dtype)
     numbers = np.array([len(np.unique(column[:200])) > 2 for column in x.T])
     many[len(x) :, numbers] += (
         rng.standard_normal((len(many) - len(x), int(numbers.sum()))) * (0.1 * x[:, numbers].std(axis=0) + 1e-6)
     ).astype(x.dtype)
     return many, labels
+
+
+def _coarse(x: Any) -> Any:
+    """Rows whose columns have few different values."""
+    levels = max(2, FEW_CELLS // x.shape[1] - 2)
+    found = x.copy()
+    for k, column in enumerate(x.T):
+        values = np.unique(column)
+        if len(values) > levels:
+            kept = values[np.linspace(0, len(values) - 1, levels).astype(np.int64)]
+            found[:, k] = kept[np.searchsorted(kept, column, "right") - 1]
+    return found
 
 
 # While a server asks
@@ -230,6 +304,8 @@ class Attendant:
         self.board = board or SiteBoard(site.name, "")
         self.keepsake, self.job, self.announce = keepsake, job, say
         self.training: str | None = None
+        self.private = None if identity is None or identity.purse is None else public_form(site)
+        """The table and the classes of the schema file, if nothing leaves this site without noise."""
         self.schema: Schema | None = None
         self.schema_hash = ""
         self.terms = agreement
@@ -273,7 +349,7 @@ class Attendant:
             self.resident.restore(data)
         if (i := int(words.get("surveyed", -1))) >= 0:
             host = self._surveying(i)
-            for kind in (Introduce.kind, Roll.kind):
+            for kind in (Introduce.kind, Roll.kind, Ties.kind):
                 if f"survey {kind}" in data:  # what follows from it follows again
                     list(host.answers(data[f"survey {kind}"], [i]))
 
@@ -336,7 +412,8 @@ class Attendant:
         self._log([_line("in", "training has ended", bytes=sum(map(len, data.values())))])
         if self.keepsake is not None:
             with self._in_private():
-                texts = self.keepsake.keep(self.site, self.schema, int(said["seed"]), self.own, data)
+                seen = self.board.snapshot()
+                texts = self.keepsake.keep(self.site, self.schema, int(said["seed"]), self.own, data, seen)
             for text in texts:
                 self.announce(text)
         self.resident, self._last = None, None
@@ -349,28 +426,33 @@ class Attendant:
         return None if known is None else lambda i: known
 
     def _survey(self, data: bytes, clients: Sequence[int]) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Answers about the file, before sites agree on a table: only under masks."""
+        """Answers about the file, before sites agree on a table."""
         question = decode(data, QUESTIONS)
         what = what_leaves(question)
         self.board.asked(what, "before training", len(data))
-        if self.identity is None:
+        if self.identity is None and question.kind in MASKING:
             raise FFGBError("this site takes part in no secure training: it has no identity")
         if question.kind not in MASKING and what not in SURVEY:
             raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
         if self._failing and question.kind not in MASKING:
             raise FFGBError(f"this site has not agreed to {FAILING}")
         host, answers = self._surveying(clients[0]), dict[str, bytes]()
+        respondent = host.clients.get(clients[0])
         for i, answer in host.answers(data, [i for i in clients if i in host.clients]):
             message = decode(self._as_sent(question, answer))
             self._tell_of(question, message)
             why = self._bare(message) or self._about_masks(question, message, host)
-            if why is None and message.kind == "masked" and self.agreement is not None:
+            if why is None and message.kind in ("masked", "part") and self.agreement is not None:
                 entry, training = f"{what} of its file", self.training or ""
-                digest = self._digest(question, host, i)
+                digest = self._digest(question, host, i) if message.kind == "masked" else digest_of(answer)
                 if digest not in (known := self.ledger.known(training, entry)) and len(known) >= SURVEY[what]:
                     why = f"this site has answered {len(known)} different {shown(what)}, and answers no more"
                 else:
                     self.ledger.note(training, entry, digest, len(answer))
+            if why is None and isinstance(respondent, Respondent):
+                for column, name in sorted(respondent.named):
+                    self.ledger.note(self.training or "", NAMED, _named(column, name), 0)
+                respondent.named.clear()
             answers[str(i)] = encode(message) if why is None else self._refuse(question, i, why)
             self.board.left(what, "before training", (), len(answers[str(i)]))
         self._log([written_down(data, "in"), *(written_down(a, "out") for a in answers.values())])
@@ -382,10 +464,20 @@ class Attendant:
         if self._surveyor is None:
             with self._in_private():
                 _, said = self.described()
-                respondent = self.site.surveyed(said)
-            self._surveyor = Host(self._identity())
-            self._surveyor.clients = {i: Respondent(i, respondent)}
+                least = int((self.settings or {}).get("least") or LEAST)
+                respondent = self.site.surveyed(said, least)
+            host = self._surveyor = Host(self._identity())
+            host.clients = {i: Respondent(i, respondent, lambda: self._secret(host, i))}
         return self._surveyor
+
+    def _secret(self, host: Host, i: int) -> tuple[bytes, bool]:
+        """What names are hashed with: under masks a secret of all sites, so that the server cannot look for names."""
+        if i not in host.secured or not host.secured[i].hides:
+            return b"", False  # in the open; where a site wants masks, this answer does not leave it
+        common = host.secured[i].common
+        if common is None:
+            raise FFGBError("under masks, names are counted only with a secret that all sites share")
+        return common
 
     def _tell_of(self, question: Message, message: Message) -> None:
         """If a client could not answer, its owner sees why."""
@@ -408,6 +500,8 @@ class Attendant:
         if training != self.training:
             self.training, self.resident, self._last, self._surveyor = training, None, None, None
             self._broken = None
+        if self.identity is not None and self.identity.purse is not None:
+            self.identity.purse.training = training
         if self.agreement is None:
             return
         before = self.ledger.trainings
@@ -432,21 +526,44 @@ class Attendant:
         schema = Schema.from_json(text.decode())
         _, said = self.described()
         check_schema(schema, self.site.name, said)
-        if named := withheld(schema, said):
-            more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-            self.say(
-                f"the server names categories that this site did not name: {', '.join(named[:3])}{more}; "
-                "if it has rows of them, they count as unknown"
+        if self.private is not None and (schema.table, schema.classes) != self.private:
+            raise FFGBError(
+                "the server's schema has other columns, bounds, categories or classes than this site's: a private "
+                "training needs the same schema file everywhere"
             )
-            self.board.refused("categories that this site did not name", ", ".join(named[:3]) + more)
+        self._check_names(schema, said)
         self.terms = self.agreement
-        if self.agreement is not None and not self.agreement.is_of(schema):
+        if self.agreement is not None and self.private is None and not self.agreement.is_of(schema):
             assert self.settings is not None
             with self._in_private():
                 _, self.terms = rehearse(self.site, self.settings, schema, trainings=self.agreement.trainings)
         if self.agreement is not None:
             self.ledger.note(training, SCHEMA, digest, 0)
         self.schema, self.schema_hash, self.resident, self._last = schema, digest, None, None
+
+    def _check_names(self, schema: Schema, said: Columns) -> None:
+        """Raise an FFGBError if the server names a category with few rows here that this site was not asked for.
+
+        It would guess names: how many rows have one, and how they are labelled, would be in later sums.
+        """
+        if self.agreement is None or schema.table is None:
+            return
+        asked = self.ledger.known(self.training or "", NAMED)
+        for column in schema.table.columns:
+            own = said.columns.get(column.name)
+            for name in column.categories or ():
+                rows = 0 if own is None else own.categories.get(name, 0)
+                if 0 < rows < self._fewest and _named(column.name, name) not in asked:
+                    self.say(
+                        f"the server names the category {shown(column.name)}={shown(name)}, and has not asked for it"
+                    )
+                    self.board.refused("categories that this site was not asked for", shown(name))
+                    raise FFGBError("the server names a category that it has not asked this site for")
+
+    @property
+    def _fewest(self) -> int:
+        """Rows of all sites that a category must have before it is named."""
+        return max(self.site.rare, int((self.settings or {}).get("least") or LEAST))
 
     def _answers(self, question: Message, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
         """Each client's answer, or its refusal; what leaves is written down first."""
@@ -460,7 +577,7 @@ class Attendant:
         looking = question.values.get("looking")  # at a function, and answering nothing
         looking = looking if isinstance(looking, list) else []
         asked = [i for i in clients if i not in held_out or question.kind in HELD_OUT or i in looking]
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             found = self.resident.answer(data, asked)
         answers = self._released(question, found, held_out)
         self._show_own()
@@ -518,6 +635,8 @@ class Attendant:
             return FAILING
         if what_leaves(question).removeprefix("question ") in self.refused:
             return f"{what_leaves(question)}: --no-shared-geometry"
+        if self.private is not None:
+            return None  # nothing leaves without noise (federation/host.py), and what noise costs is in the ledger
         return None if self.terms is None else self.terms.refuses(question)
 
     def _about_masks(self, question: Message, message: Message, host: Host, *, held_out: bool = False) -> str | None:
@@ -563,6 +682,9 @@ class Attendant:
     def _unheard_of(self, question: Message, message: Message, answer: bytes, i: int, *, held_out: bool) -> str | None:
         """Why an answer does not leave, if it is one more than was agreed to; if it leaves, that is written down."""
         if self.agreement is None or self.terms is None or message.kind in (*SILENT, "shares"):
+            return None
+        if self.private is not None and self.site.bounded is not None:
+            self.ledger.note(self.training or "", "answers with noise", digest_of(answer), len(answer))
             return None
         assert self.resident is not None
         training, digest = self.training or "", digest_of(answer)
@@ -629,6 +751,10 @@ class Attendant:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.writelines(lines)
+
+
+def _named(column: str, name: str) -> str:
+    return digest_of(f"{len(column)}/{column}/{name}".encode())
 
 
 def _content(question: Message) -> bytes:

@@ -31,6 +31,10 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of metrics.jsonl that a board keeps."""
 
+PARTS: Mapping[str, str] = {"to train with": "train", "held out": "test"}
+"""A site's own rows, and what the columns of metrics.jsonl call them."""
+SCORES = ("loss", "accuracy", "rmse")
+
 Entry = TypeVar("Entry")
 
 
@@ -268,6 +272,7 @@ class SiteBoard:
         self._asked: dict[str, _Received] = {}
         self._left: dict[str, _Left] = {}
         self._own: dict[str, Mapping[str, Any]] = {}
+        self._own_rounds: dict[int, dict[str, float | None]] = {}
 
     def state(self, text: str) -> None:
         """What is going on now, in a few words."""
@@ -278,6 +283,21 @@ class SiteBoard:
         """How good the model is at this site's own rows, which only its owner is shown."""
         with self._lock:
             self._own = {name: dict(line) for name, line in scores.items()}
+            for name, line in scores.items():
+                self._note(PARTS[name], line)
+
+    def _note(self, part: str, line: Mapping[str, Any]) -> None:
+        """A line of the own scores of a round; rounds after it were of another training, or are done again.
+
+        Of very many rounds the last ones are kept.
+        """
+        t = int(line["round"])
+        for later in [other for other in self._own_rounds if other > t]:
+            del self._own_rounds[later]
+        columns = self._own_rounds.setdefault(t, dict.fromkeys(COLUMNS, None) | {"round": float(t)})
+        columns |= {f"{part}_{what}": finite(line[what]) for what in SCORES if what in line}
+        if len(self._own_rounds) > 2 * POINTS:
+            del self._own_rounds[min(self._own_rounds)]
 
     def connected(self, connected: bool) -> None:
         """The server is reached, or is not."""
@@ -319,6 +339,7 @@ class SiteBoard:
                 "name": self._name,
                 "server": self._server,
                 "own": {name: dict(line) for name, line in self._own.items()},
+                "lines": [dict(self._own_rounds[t]) for t in sorted(self._own_rounds)],
                 "connected": self._connected,
                 "asked": [{"question": question, **asdict(asked)} for question, asked in self._asked.items()],
                 "left": [{"question": question, **asdict(left)} for question, left in self._left.items()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ffgb.data.files import Columns
 from ffgb.deployment.agreement import Agreement
@@ -37,6 +38,9 @@ WORDS: Mapping[str, str] = {
     "in each pair of intervals of two columns",
     "question SlopesAlong": "how the sum of all errors changes along a step",
     "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
+    "question ColumnCounts": "how many rows lie in each interval of a column, with noise",
+    "question PairCounts": "how many rows lie in each pair of wide intervals of two columns, with noise",
+    "question ResidualSums": "sums of prediction errors over the rows in each interval of a column, with noise",
     "report": "sums of error and score",
     "increment": "a model that was fitted to the rows of this site alone",
 }
@@ -52,7 +56,8 @@ def in_words(
         first = (
             "It tells the server the names of its columns, whether they hold numbers or text, and whether it holds out "
             "rows; nothing that is counted over its rows.  Under masks it adds its numbers of rows and of missing "
-            "values, its sums of columns, and the names and rows of its classes and of its common categories."
+            "values, its sums of columns, and the rows of its classes and categories.  It adds the name of a category "
+            "only if enough rows of all sites together have it."
         )
         sums = (
             "All sums leave it under masks.  The server learns the sums over the rows of all sites together, and not "
@@ -65,8 +70,9 @@ def in_words(
             )
     else:
         first = (
-            "It tells the server the names of its columns, its number of rows, its classes, and the categories that "
-            "enough of its rows have."
+            "It tells the server the names of its columns, whether they hold numbers or text, its numbers of rows and "
+            "of missing values, its sums of columns, and the rows of its classes and categories.  It tells the name of "
+            "a category only if enough rows of all sites together have it."
         )
         sums = (
             "Sums leave it WITHOUT masks: the server sees the sums of this site alone, and can compute rows from them "
@@ -90,3 +96,21 @@ def _listed(sent: Sequence[Sent]) -> str:
     if not words:
         return "nothing"
     return "; ".join(words)
+
+
+def private_in_words(said: Columns, settings: Mapping[str, Any], rules: Policy) -> list[str]:
+    """What leaves a site in a private training, as sentences."""
+    unit = settings.get("unit")
+    whose = "a row" if unit is None else f"all rows of one {shown(unit)} (up to {settings.get('unit_rows')})"
+    budget = f"{rules.epsilon:g}, by the rules of this site" if rules.epsilon else "that of the first private training"
+    return [
+        f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more.",
+        "It tells the server the names of its columns, whether they hold numbers or text, and whether it holds out "
+        "rows.  Under masks it adds its number of rows.",
+        f"All else has noise: differential privacy for {whose}, with ε = {settings['epsilon']:g} in this training.  "
+        f"The budget of this file in all trainings is {budget}.  This site bounds what a row can say, adds its share "
+        "of the noise, and keeps the account itself: ffgb client ledger.",
+        "Bounds, categories and classes are those of the schema file at this site.  They are public.",
+        "All sums leave it under masks.  Rows never leave it.",
+        "The trained model is known to all.  The noise covers it.",
+    ]

@@ -17,6 +17,7 @@ from ffgb.errors import FFGBError
 from ffgb.files import atomic_write
 from ffgb.privacy.ciphers import KEY, check_signature, derived, signed
 from ffgb.privacy.identity import Identity, Participant
+from ffgb.privacy.ledger import Ledger
 from ffgb.protocol.codec import shown
 
 SECRET, PARTICIPANTS, SCORES, MASKS = "secret", "participants.json", "scores.json", "masks"
@@ -33,6 +34,9 @@ class SiteIdentity(Identity):
     key: Any
     """Its private key, whose public half is registered with the server."""
     policy: Policy = field(default_factory=Policy)
+    purse: Ledger | None = None
+    """What its data file has cost so far, if nothing leaves it without noise."""
+    rows_of_a_unit: int = 1
     confirm: Callable[[Mapping[str, str]], bool] = lambda participants: True
     """Asks the owner about participants that are met for the first time: names, and fingerprints of their keys."""
 
@@ -43,8 +47,24 @@ class SiteIdentity(Identity):
         key: Path | None = None,
         policy: Policy | None = None,
         confirm: Callable[[Mapping[str, str]], bool] = lambda participants: True,
+        purse: Ledger | None = None,
+        rows_of_a_unit: int = 1,
     ) -> SiteIdentity:
-        return SiteIdentity(name, folder, site_key(key or folder / "key"), policy or Policy(), confirm)
+        rules, own = policy or Policy(), site_key(key or folder / "key")
+        return SiteIdentity(name, folder, own, rules, purse, rows_of_a_unit, confirm)
+
+    @property
+    def private(self) -> bool:
+        return self.purse is not None
+
+    @property
+    def colluders(self) -> int:
+        return self.policy.colluders
+
+    def spend(self, what: str, question: bytes, mu: float) -> None:
+        if self.purse is None:
+            raise FFGBError("the owner of this site has set no privacy budget; nothing is answered with noise")
+        self.purse.spend(what, question, mu)
 
     @property
     def registered(self) -> bytes:

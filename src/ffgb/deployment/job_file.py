@@ -71,11 +71,11 @@ def in_words(settings: Mapping[str, Any]) -> list[str]:
     """A job as sentences, for whoever must allow it."""
     target, rounds = settings.get("target"), settings.get("rounds")
     learner = str(settings.get("learner") or SETTINGS["learner"].default)
-    what = {"classification": "a class", "regression": "a number"}.get(str(settings.get("task")), "its values")
+    what = {"classification": " (a class)", "regression": " (a number)"}.get(str(settings.get("task")), "")
     known = {"target", "task", "rounds", "learner", "secure"}
     rest = [f"{name} = {_literal(value)}" for name, value in settings.items() if name not in known]
     return [
-        f"It trains a model that predicts the column {shown(target)!r} ({what})." if target is not None
+        f"It trains a model that predicts the column {shown(target)!r}{what}." if target is not None
         else "It trains a model that predicts the array y of an NPZ file.",
         f"The learner is {shown(learner)}.  There are {f'up to {rounds}' if rounds else 'as many'} rounds"
         f"{'' if rounds else ' as suit it'}.",

@@ -1,4 +1,4 @@
-"""What a site has of a training that ended: the model, and how good it is at the site's own rows.
+"""What a site has of a training that ended: the model, how good it is at the site's own rows, and a report.
 
 The model came from the server, so it is checked like everything that arrives, and tried on the site's own rows before
 it is kept.
@@ -16,11 +16,18 @@ from typing import Any, Final, final
 
 from ffgb.data.sites import Schema, Site
 from ffgb.deployment.keys import private
+from ffgb.deployment.site_report import REPORT, SCORES, site_report
 from ffgb.errors import FFGBError, command
 from ffgb.files import atomic_write
+from ffgb.runs.certainty import of_accuracy
 from ffgb.runs.config import Config
+from ffgb.runs.conformal import FILE as CONFORMAL
+from ffgb.runs.conformal import calibrated
+from ffgb.runs.fit import HeldOut
+from ffgb.runs.headline import headline
 from ffgb.runs.model import Model
 
+HELD_OUT: Final = "held out"
 NEAR: Final = 1e-3
 """A model whose loss on the site's own rows is further than this from what was computed in training is another one."""
 
@@ -35,9 +42,19 @@ class Keepsake:
     """The options of the job."""
 
     def keep(
-        self, site: Site, schema: Schema, seed: int, own: Mapping[str, Any], parts: Mapping[str, bytes]
+        self,
+        site: Site,
+        schema: Schema,
+        seed: int,
+        own: Mapping[str, Any],
+        parts: Mapping[str, bytes],
+        seen: Mapping[str, Any],
     ) -> list[str]:
-        """Check and keep what the server sent; sentences for the owner."""
+        """Check and keep what the server sent; sentences for the owner.
+
+        `own` are the site's scores in the last round, `parts` what the server sent, and `seen` is a snapshot of the
+        site's board.
+        """
         try:
             model = Model.from_bytes(parts["model"])
             summary = json.loads(parts["summary"])
@@ -49,19 +66,23 @@ class Keepsake:
         dataset = site.load(schema, seed)
         scores = {"to train with": {"rows": len(dataset.y), **model.score(dataset.x, dataset.y)}}
         if len(dataset.y_test):
-            scores["held out"] = {"rows": len(dataset.y_test), **model.score(dataset.x_test, dataset.y_test)}
+            scores[HELD_OUT] = {"rows": len(dataset.y_test), **model.score(dataset.x_test, dataset.y_test)}
         place = self._place()
         private(place)
+        if len(dataset.y_test) and (thresholds := calibrated(model, HeldOut(dataset.x_test, dataset.y_test, (), None))):
+            atomic_write(place / CONFORMAL, json.dumps(thresholds.to_json(), indent=1).encode(), 0o600)
         for name, data in {
             "model.safetensors": parts["model"],
-            "scores.json": json.dumps(scores, indent=1).encode(),
+            SCORES: json.dumps(scores, indent=1).encode(),
+            REPORT: site_report(scores, summary, self._options(site), seen).encode(),
             "config.json": json.dumps(self._config(site), indent=1).encode(),  # last: now it is a run
         }.items():
             atomic_write(place / name, data, 0o600)
         return [
             *self._strange(own, scores, rounds),
             f"training has ended after {rounds} round{'s' * (rounds != 1)}; the model is in {place}",
-            *(f"on its own rows {name}: {_in_words(line)}" for name, line in scores.items()),
+            *(f"on its own rows {name}: {_in_words(name, line)}" for name, line in scores.items()),
+            f"what left this site, its own scores and the result of all: {place / REPORT}",
             f"to predict new rows: {command('predict', place, 'FILE')}",
         ]
 
@@ -83,13 +104,19 @@ class Keepsake:
             n += 1
         return place
 
+    def _options(self, site: Site) -> dict[str, Any]:
+        return {**self.settings, "target": site.target, "task": site.task}
+
     def _config(self, site: Site) -> dict[str, Any]:
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in self.settings.items() if k != "data"}
-        config = Config(**{**values, "data": ("sites",), "target": site.target, "task": site.task})
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in self._options(site).items()}
+        config = Config(**{**values, "data": ("sites",)})
         content = hashlib.sha256(site.path.read_bytes()).hexdigest()
         return {**config.to_json(), "sha256": {str(site.path): content}}
 
 
-def _in_words(line: Mapping[str, Any]) -> str:
-    scores = [f"{name} {value:.3f}" for name, value in line.items() if name not in ("rows", "loss")]
-    return f"{', '.join(scores)} ({line['rows']:,} rows)"
+def _in_words(name: str, line: Mapping[str, Any]) -> str:
+    """Scores of a model at some rows, as they are told everywhere; training rows have no interval."""
+    told = {f"test_{score}": value for score, value in line.items()}
+    if name == HELD_OUT and "accuracy" in line:
+        told |= of_accuracy(line["accuracy"], line["rows"])
+    return f"{headline(told)[0].removeprefix('test ')} ({line['rows']:,} rows)"

@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
+import importlib
 import ipaddress
 import json
 import os
@@ -28,12 +29,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, final
 
-from ffgb.errors import FFGBError, missing_extra, option
+from ffgb.errors import FFGBError, missing_extra, option, printable
 from ffgb.files import atomic_write
 
 CERTIFICATE, KEY, AUTHORITY, SITES, INVITATIONS = "server.pem", "server.key", "ca.crt", "sites", "invitations.json"
 DAYS = 3.0
 """That an invitation can be used, unless it says otherwise."""
+REMEMBERED = 30 * 86400.0
+"""Seconds that an invitation is known after its end: whoever comes with it is told what has become of it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 _LINE = re.compile(r"ffgb:(?P<name>[^@/\s]+)@(?P<address>[^@/\s]+)/(?P<certificate>[\w-]{43})/(?P<secret>[\w-]{27})")
@@ -171,14 +174,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _invitations(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """The open invitations by name, to be changed."""
+    """The invitations by name, to be changed: open ones, and those that ended or were used not long ago."""
     file = folder / INVITATIONS
     with _locked(folder):
         try:
             known: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
         except ValueError as error:
             raise FFGBError(f"{file} is damaged ({error}); remove it, and invite again") from error
-        now = {name: one for name, one in known.items() if one["ends"] > time.time()}
+        now = {name: one for name, one in known.items() if one["ends"] > time.time() - REMEMBERED}
         yield now
         if now != known:
             atomic_write(file, json.dumps(now).encode(), 0o600)
@@ -201,13 +204,22 @@ class Invitation:
 
     @staticmethod
     def read(line: str) -> Invitation:
-        found = _LINE.fullmatch(line.strip())
+        found = _LINE.fullmatch(_without_marks(line))
         if found is None:
             raise FFGBError(f"{_what_it_is(line)}; an invitation is one line that begins with ffgb: and comes from the "
                             "server's operator")  # fmt: skip
         certificate = base64.urlsafe_b64decode(found["certificate"] + "=")
         name, address = check_name(found["name"]), check_address(found["address"], "the invitation's address")
         return Invitation(name, address, certificate, found["secret"])
+
+
+def _without_marks(line: str) -> str:
+    """An invitation as it was before a mail broke, quoted or indented it.
+
+    >>> _without_marks('> "ffgb:east@127.0.0.1:9443/\\n> abc"')
+    'ffgb:east@127.0.0.1:9443/abc'
+    """
+    return re.sub(r"[\s>\"'`<\u2018-\u201f]+", "", line)
 
 
 def _what_it_is(line: str) -> str:
@@ -255,14 +267,25 @@ def welcome(folder: Path, asked: Mapping[str, Any]) -> tuple[str, bytes]:
         invited = one is not None and hmac.compare_digest(str(one["secret"]), _hash(secret))
         if file.exists() and public_pem(file.read_bytes(), str(file)) == pem:
             if invited:
-                del known[name]
+                known[name] = {**(one or {}), "used": time.time()}
             return name, pem  # it has joined before, and did not hear so
-        if not invited:
-            raise FFGBError("this invitation has been used, has ended, or was never made; ask for a new one")
+        if one is None or not invited:
+            raise FFGBError("this invitation was never made here, or a newer one has replaced it; ask for a new one")
+        if (used := one.get("used")) is not None:
+            raise FFGBError(
+                f"this invitation has been used ({_moment(used)}); if that was not this site, tell the operator that "
+                "someone else has joined in its place, and ask for a new one"
+            )
+        if one["ends"] <= time.time():
+            raise FFGBError(f"this invitation has ended ({_moment(one['ends'])}); ask for a new one")
         private(file.parent)
         atomic_write(file, pem, 0o644)
-        del known[name]
+        known[name] = {**one, "used": time.time()}
     return name, pem
+
+
+def _moment(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
 
 
 def _hash(secret: str) -> str:
@@ -303,10 +326,16 @@ def own_public(key: Any) -> bytes:
     return bytes(key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo))
 
 
+def _httpx() -> Any:
+    try:
+        return importlib.import_module("httpx")
+    except ImportError as error:
+        raise missing_extra("httpx", "flower", "training between sites") from error
+
+
 def join(invitation: Invitation, key: Any) -> bytes:
     """Hand the public key to the server of this invitation: its certificate (PEM), to be known by from now on."""
-    import httpx
-
+    httpx = _httpx()
     from ffgb.engines.fleet import JOIN
     from ffgb.engines.node import bounded, trusting
 
@@ -321,22 +350,26 @@ def join(invitation: Invitation, key: Any) -> bytes:
         with httpx.Client(verify=trusting(certificate, pinned=True), timeout=30.0, event_hooks=hooks) as client:
             answer = client.post(url + JOIN, json=asked)
     except httpx.HTTPError as error:
-        raise UnreachableError(f"the server at {invitation.address} does not answer ({error})") from error
+        raise UnreachableError(f"the server at {invitation.address} does not answer ({_why(error)})") from error
     if answer.status_code != 200:
         try:
             why = str(answer.json()["detail"])
         except (ValueError, KeyError, TypeError):
             why = f"it answers with status {answer.status_code}"
-        raise FFGBError(f"the server at {invitation.address} does not let this site in: {why[:300]!r}")
+        raise FFGBError(f"the server at {invitation.address} does not let this site in: {printable(why[:300])}")
     return certificate
+
+
+def _why(error: Exception) -> str:
+    """What the system says, without its numbers."""
+    return re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def _shown_by(url: str, invitation: Invitation) -> bytes:
     """The certificate of the server at this address, if it is the invitation's."""
     import ssl
 
-    import httpx
-
+    httpx = _httpx()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what is shown is compared below
     try:
@@ -344,7 +377,8 @@ def _shown_by(url: str, invitation: Invitation) -> bytes:
             shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert(True)
     except httpx.HTTPError as error:
         raise UnreachableError(
-            f"the server at {invitation.address} cannot be reached ({error}): is it running, and is its port open?"
+            f"the server at {invitation.address} cannot be reached ({_why(error)}): is it running, and is its port "
+            "open?"
         ) from error
     if not hmac.compare_digest(hashlib.sha256(shown).digest(), invitation.certificate):
         raise FFGBError(

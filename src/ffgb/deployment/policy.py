@@ -12,6 +12,7 @@ least = 10                     # rows, of all sites, in each interval, category 
 parameters_per_row = 50        # numbers of the model for each row of all sites
 trainings = 3
 reopen = false                 # show this site's part of a total that is impossible
+epsilon = 2.0                  # of this file, in all trainings together (private trainings); delta, colluders
 refuse = ["GramOf"]            # kinds of questions that are never answered
 [participants]                 # who the others may be, by the fingerprints of their keys
 north = "0c1d:…"
@@ -54,6 +55,11 @@ class Policy:
     reopen: bool = False
     """If a total is impossible, the masks of that one question may be given away, and the run ends: it is found out
     whose part is wrong, and the server sees the parts of all."""
+    epsilon: float = 0.0
+    """The privacy budget of a data file, in all trainings together; 0: that of the first private training agreed to."""
+    delta: float = 1e-5
+    colluders: int = 1
+    """Participants that may tell the server their shares of the noise."""
     refuse: tuple[str, ...] = ()
     participants: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of the keys of those who may take part, by name; none: as they are when first met."""
@@ -64,7 +70,10 @@ class Policy:
             kinds = (int, float) if isinstance(default, float) else type(default)
             if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
                 raise FFGBError(f"{each.name} is {_WORDS[type(default)]}, not {value!r}")
-            if isinstance(value, int | float) and not isinstance(value, bool) and value < 1:
+            small = each.name in ("epsilon", "delta")
+            if small and not 0.0 <= value <= 50.0:
+                raise FFGBError(f"{each.name} is a number from 0 to 50, not {value:g}")
+            if isinstance(value, int | float) and not isinstance(value, bool) and not small and value < 1:
                 raise FFGBError(f"{each.name} is at least 1, not {value:g}")
         texts = (*self.refuse, *self.participants, *self.participants.values())
         if not all(isinstance(text, str) for text in texts):

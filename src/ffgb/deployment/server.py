@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, final
 
 from ffgb.core.outliers import strange_sizes
+from ffgb.core.survey import FileCounts
+from ffgb.data.dataset import CLASSIFICATION, REGRESSION
 from ffgb.data.files import Columns
 from ffgb.data.preprocess import RARE
 from ffgb.data.sites import SITES_FILE, Met, Schema, met
-from ffgb.data.survey import survey, without_counts
+from ffgb.data.survey import Counts, survey, without_counts
 from ffgb.deployment.board import ServerBoard
 from ffgb.deployment.job_file import job_text
 from ffgb.deployment.keys import der, fingerprint, registered, server_files, welcome
@@ -26,6 +28,7 @@ from ffgb.features.tables import LEAST
 from ffgb.federation.conversation import Conversation
 from ffgb.federation.masked import Masked, MaskedSetUp
 from ffgb.federation.participants import Participants
+from ffgb.federation.totals import BeforeTraining
 from ffgb.privacy.masks import FEWEST
 from ffgb.protocol.codec import decode, shown
 from ffgb.protocol.costs import Costs
@@ -33,6 +36,7 @@ from ffgb.protocol.engine import Engine
 from ffgb.protocol.messages import what_leaves
 from ffgb.runs.config import Config, code_in
 from ffgb.runs.directory import Run
+from ffgb.runs.private import private_schema
 from ffgb.runs.training import Elsewhere, Result, train
 from ffgb.user_code import must_be_named
 
@@ -74,8 +78,10 @@ def ended(out: Path, settings: Mapping[str, Any]) -> bool:
     rounds = asked.pop("rounds", None)
     if asked != {name: value for name, value in begun.items() if name != "rounds"}:
         name = next(n for n in sorted({*asked, *begun}) if asked.get(n) != begun.get(n))
-        then, now = (json.dumps(options.get(name)) for options in (begun, asked))
+        then, now = (json.dumps(o[name]) if name in o else "its default" for o in (begun, asked))
         raise FFGBError(f"the run in {out} was begun with {name} = {then}, not {now}; name another {option('out')}")
+    with run.locked():  # another server may have it
+        pass
     return (out / "summary.json").exists() and rounds in (None, run.config.get("rounds"))
 
 
@@ -183,7 +189,7 @@ def federate(
 
     def setting_up(what: str, done: int, clients: int) -> None:
         remember()
-        say(f"set up: {what}, {done} of {clients} sites")
+        say(f"set up: {what}, {done} of {clients} sites" if done else f"set up: {what}")
 
     def after(line: dict[str, Any]) -> None:
         remember()
@@ -242,12 +248,22 @@ def _agreed(
     say: Callable[[str], None],
 ) -> tuple[Schema, dict[str, str] | None]:
     """What all sites agree on, by sums under masks or in the open; under masks also the keys that they go by."""
+    begun = _begun(out)
     if config.secure == "off":
-        return _told(hellos, asked.service.minimum, task), None
+        described = _in_the_open(hellos, asked.service.minimum)
+        if begun is not None:
+            return _with_rows(begun, described), None
+        return _surveyed(asked.engine(config.seed), described, hellos, None, asked.service.minimum, task, say), None
     known = _registered(hellos, keys_of_sites)
-    if (begun := _begun(out)) is not None:
+    if begun is not None:
         return begun, known
-    return _surveyed(asked.engine(config.seed), hellos, known, asked.service.minimum, task, say), known
+    if len(hellos) < FEWEST:
+        raise FFGBError(
+            f"with {len(hellos)} sites each knows the other's part from a total: secure totals need {FEWEST}; say "
+            f"{option('secure', 'off')}, which every site is shown"
+        )
+    described = {name: without_counts(said.columns) for name, said in hellos.items()}
+    return _surveyed(asked.engine(config.seed), described, hellos, known, asked.service.minimum, task, say), known
 
 
 def _show_rounds(out: Path, board: ServerBoard) -> None:
@@ -312,49 +328,75 @@ def _registered(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str,
 
 
 def _fewest(task: Task) -> dict[str, int]:
-    """Rows of a category at a site, and of an interval or a category at all sites together, by the options."""
+    """Rows of a category, and of an interval or leaf, at all sites together, by the options."""
     return {"rare": int(task.settings.get("rare", RARE)), "least": int(task.settings.get("least", LEAST))}
 
 
-def _told(hellos: Mapping[str, Met], minimum: int, task: Task) -> Schema:
-    """What sites agree on, from what each has told of its file in the open."""
+def _in_the_open(hellos: Mapping[str, Met], minimum: int) -> dict[str, Columns]:
+    """What sites have said of their files without masks."""
     if private := sorted(name for name, said in hellos.items() if said.private):
         raise FFGBError(
             f"site {shown(private[0])} takes part in secure totals alone, and this training is without; leave "
             f"{option('secure', 'off')} out, or ask its owner"
         )
-    described = _believable({name: said.columns for name, said in hellos.items()}, minimum)
-    return Schema.of(described, task.target, task.task, **_fewest(task))
+    return _believable({name: said.columns for name, said in hellos.items()}, minimum)
+
+
+def _with_rows(begun: Schema, described: Mapping[str, Columns]) -> Schema:
+    """What sites agreed on, with the rows that they have now."""
+    names = tuple(sorted(described))
+    rows, test_rows = (tuple(getattr(described[name], part) for name in names) for part in ("rows", "test_rows"))
+    return replace(begun, names=names, rows=rows, test_rows=test_rows)
 
 
 def _surveyed(
     engine: FlowerEngine,
+    described: Mapping[str, Columns],
     hellos: Mapping[str, Met],
-    registered: dict[str, str],
+    registered: dict[str, str] | None,
     minimum: int,
     task: Task,
     say: Callable[[str], None],
 ) -> Schema:
-    """What sites agree on, from sums over all of their files."""
+    """What sites agree on, from sums over all of their files: under masks, if their keys are given."""
     names = sorted(hellos)
-    if len(names) < FEWEST:
-        raise FFGBError(
-            f"with {len(names)} sites each knows the other's part from a total: secure totals need {FEWEST}; say "
-            f"{option('secure', 'off')}, which every site is shown"
-        )
     clients = Participants([1] * len(names), names=names, minimum=minimum)
+    for i, name in enumerate(names):
+        if name not in described:
+            clients.refused[i] = "it is left out"
     conversation = Conversation(engine, clients)
 
     def setting_up(what: str, done: int, sites: int) -> None:
-        say(f"agree on a table: {what}, {done} of {sites} sites")
+        say(f"agree on a table: {what}, {done} of {sites} sites" if done else f"agree on a table: {what}")
 
-    masked = Masked(conversation, registered)
-    ask = MaskedSetUp(masked, Costs(), {}, {}, lambda known, costs: None, setting_up)
-    sites = {name: without_counts(hellos[name].columns) for name in names}
-    labelled = [name for name in names if hellos[name].labelled]
-    described, counts = survey(ask, sites, labelled, _fewest(task)["least"])
-    schema = Schema.of(described, task.target, task.task, **_fewest(task))
-    return schema.with_counts(counts)
+    rest: tuple[Any, ...] = (Costs(), {}, {}, lambda known, costs: None, setting_up)
+    masked = None if registered is None else Masked(conversation, registered)
+    if masked is not None:
+        masked.share_secret()
+    ask = BeforeTraining(conversation, *rest) if masked is None else MaskedSetUp(masked, *rest)
+    if task.settings.get("epsilon") is not None and isinstance(ask, MaskedSetUp):
+        return _from_schema(ask, described, task)
+    labelled = [name for name in described if hellos[name].labelled]
+    found, counts = survey(ask, described, labelled, **_fewest(task))
+    left = {name: found[name] for i, name in enumerate(names) if i not in clients.refused}
+    schema = Schema.of(left, task.target, task.task, **_fewest(task))
+    return schema if masked is None else schema.with_counts(counts)
+
+
+def _from_schema(ask: MaskedSetUp, sites: Mapping[str, Columns], task: Task) -> Schema:
+    """What sites agree on in a private training: the schema file, and how many rows all have together."""
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in task.settings.items()}
+    config = Config(**values | {"target": task.target, "task": task.task})
+    agreed = private_schema(config)
+    if agreed is None or agreed.table is None:
+        raise FFGBError(f"a private training needs the schema of all sites: {option('schema', 'FILE')}")
+    rows, test_rows = (int(n) for n in ask(FileCounts(()))["rows"])
+    names, classes = tuple(sorted(sites)), agreed.classes or ()
+    held_out = tuple(min(sites[name].test_rows, 1) for name in names)
+    kind = CLASSIFICATION if classes else REGRESSION
+    shape, outputs = (len(agreed.table.names),), 1
+    schema = Schema(names, agreed.table, classes, kind, shape, (1,) * len(names), held_out, outputs)
+    return schema.with_counts(Counts(rows, test_rows))
 
 
 def _believable(described: Mapping[str, Columns], minimum: int) -> dict[str, Columns]:

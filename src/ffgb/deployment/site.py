@@ -28,6 +28,7 @@ from ffgb.deployment.keys import (
 from ffgb.engines.node import Node, trusting
 from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write
+from ffgb.privacy.ledger import Ledger as Purse
 
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
 JOB = "job.toml"
@@ -37,6 +38,15 @@ JOB = "job.toml"
 def state_folder() -> Path:
     """Where a user's own state is kept."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ffgb" / "servers"
+
+
+def privacy_ledger(data: Path) -> Purse:
+    """What a data file has cost so far, in all trainings with all servers: by the hash of its bytes."""
+    digest = hashlib.sha256()
+    with data.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return Purse(state_folder().parent / "privacy" / f"{digest.hexdigest()}.jsonl", digest.hexdigest())
 
 
 @final
@@ -94,7 +104,7 @@ class Home:
                 return True
             except UnreachableError as error:
                 if not told:
-                    say(f"{error}; trying again")
+                    say(f"{error} Trying again." if str(error).endswith("?") else f"{error}; trying again")
                 told = True
                 stop.wait(1.0)
         return False

@@ -61,7 +61,10 @@ def _server(now: Snapshot) -> str:
 
 
 def _site(now: Snapshot) -> str:
-    return "".join(part(now) for part in (_site_header, _own, _left, _refusals, _received, _events))
+    return "".join(
+        part(now)
+        for part in (_site_header, own_scores, _own_curves, what_left, what_was_refused, what_was_asked, _events)
+    )
 
 
 BODIES: Mapping[str, Callable[[Snapshot], str]] = {"server": _server, "site": _site}
@@ -102,14 +105,14 @@ def _sites(now: Snapshot) -> str:
         why = "" if away is None else f": {escaped(away, LETTERS)}"
         rows.append(
             [
-                _wrapped(escaped(site["name"])),
+                wrapped(escaped(site["name"])),
                 "–" if site["rows"] is None else count_text(site["rows"]),
                 "not yet" if site["heard"] is None else _ago(now, site["heard"]),
-                _wrapped(lamp + why),
+                wrapped(lamp + why),
                 *([f"<code>{escaped(site['fingerprint']) or '–'}</code>"] if keys else []),
             ]
         )
-    head = ["site", "rows", "last heard", _wrapped("now"), *(["fingerprint of its key"] if keys else [])]
+    head = ["site", "rows", "last heard", wrapped("now"), *(["fingerprint of its key"] if keys else [])]
     return section("Sites", tabular("Sites", head, rows))
 
 
@@ -118,7 +121,7 @@ def _curves(now: Snapshot) -> str:
     if not lines:
         return section("How it learns", note="No round is over yet.")
 
-    figures = _figures(now) if len(lines) > 1 else []
+    figures = figures_of(now) if len(lines) > 1 else []
     columns = [column for column in lines[-1] if _series(now, column)]
     rows = [[value_text(column, line[column]) for column in columns] for line in lines[: -LAST_ROUNDS - 1 : -1]]
     table = tabular("Rounds in numbers", map(_round_column, columns), rows)
@@ -131,7 +134,7 @@ def _series(now: Snapshot, column: str) -> Values:
     return values if any(v is not None for v in values) else ()
 
 
-def _figures(now: Snapshot) -> list[str]:
+def figures_of(now: Snapshot) -> list[str]:
     """Scores, sites and seconds by rounds, as far as they are known."""
     rounds, figures = _series(now, "round"), list[str]()
     kinds = dict.fromkeys((_score(now["lines"]).partition("_")[2], "loss"))
@@ -163,7 +166,7 @@ def _round_column(column: str) -> str:
 def _questions(now: Snapshot) -> str:
     rows = [
         [
-            _wrapped(escaped(asked["question"])),
+            wrapped(escaped(asked["question"])),
             count_text(asked["times"]),
             count_text(asked["sites"]),
             bytes_text(asked["bytes_down"]),
@@ -182,7 +185,7 @@ def _questions(now: Snapshot) -> str:
 
 def _warnings(now: Snapshot) -> str:
     rows = [
-        [_wrapped(escaped(refusal["text"], LETTERS)), count_text(refusal["times"]), _ago(now, refusal["last"])]
+        [wrapped(escaped(refusal["text"], LETTERS)), count_text(refusal["times"]), _ago(now, refusal["last"])]
         for refusal in now["refusals"]
     ]
     return _refused("What the server refused", ("what", "times", "last"), rows)
@@ -209,7 +212,7 @@ def _site_header(now: Snapshot) -> str:
     return _header("site", now["name"], now, lead, warning, numbers)
 
 
-def _own(now: Snapshot) -> str:
+def own_scores(now: Snapshot) -> str:
     """How good the model is at this site's own rows: no one else is told."""
     if not now["own"]:
         return ""
@@ -224,7 +227,12 @@ def _own(now: Snapshot) -> str:
     )
 
 
-def _left(now: Snapshot) -> str:
+def _own_curves(now: Snapshot) -> str:
+    """The same in each round, if there are several."""
+    return section("How it learned at these rows", grid(figures_of(now))) if len(now["lines"]) > 1 else ""
+
+
+def what_left(now: Snapshot) -> str:
     rows = []
     for left in now["left"]:
         forms = [_form(array) for array in left["arrays"]]
@@ -233,11 +241,11 @@ def _left(now: Snapshot) -> str:
         first, last = escaped(left["first_when"], 60), escaped(left["last_when"], 60)
         rows.append(
             [
-                _wrapped(escaped(left["question"])),
+                wrapped(escaped(left["question"])),
                 count_text(left["times"]),
                 bytes_text(left["bytes"]),
                 small if small == large else f"{small} to {large}",
-                _wrapped(", ".join(forms) or "no arrays"),
+                wrapped(", ".join(forms) or "no arrays"),
                 first if first == last else f"{first} to {last}",
                 _ago(now, left["last"]),
             ]
@@ -245,7 +253,7 @@ def _left(now: Snapshot) -> str:
     if not rows:
         return section("What left this site", note="Nothing has left this site yet.")
     rows.append(_total(count_text(_sum(now["left"], "times")), bytes_text(_sum(now["left"], "bytes")), "", "", "", ""))
-    head = ("answer to", "times", "in all", "size of one", _wrapped("arrays in the last one"), "when", "last")
+    head = ("answer to", "times", "in all", "size of one", wrapped("arrays in the last one"), "when", "last")
     note = (
         "These are all answers that left it since it was started. Only the form of arrays is kept here, never a value."
     )
@@ -257,23 +265,23 @@ def _form(array: Mapping[str, Any]) -> str:
     return f"{escaped(array['name'], 60)} ({shape}{THIN}{escaped(array['dtype'], 20)})"
 
 
-def _refusals(now: Snapshot) -> str:
+def what_was_refused(now: Snapshot) -> str:
     rows = [
         [
-            _wrapped(escaped(refusal["question"])),
+            wrapped(escaped(refusal["question"])),
             count_text(refusal["times"]),
-            _wrapped(escaped(refusal["why"], LETTERS)),
+            wrapped(escaped(refusal["why"], LETTERS)),
             _ago(now, refusal["last"]),
         ]
         for refusal in now["refusals"]
     ]
-    return _refused("What this site refused", ("question", "times", _wrapped("why"), "last"), rows)
+    return _refused("What this site refused", ("question", "times", wrapped("why"), "last"), rows)
 
 
-def _received(now: Snapshot) -> str:
+def what_was_asked(now: Snapshot) -> str:
     rows = [
         [
-            _wrapped(escaped(asked["question"])),
+            wrapped(escaped(asked["question"])),
             count_text(asked["times"]),
             bytes_text(asked["bytes"]),
             escaped(asked["when"], 60),
@@ -305,14 +313,14 @@ def _refused(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def _events(now: Snapshot) -> str:
-    rows = [(_clock(event["time"]), _wrapped(escaped(event["text"], LETTERS))) for event in reversed(now["events"])]
+    rows = [(_clock(event["time"]), wrapped(escaped(event["text"], LETTERS))) for event in reversed(now["events"])]
     if not rows:
         return ""
-    table = tabular("Events", ("time", _wrapped("what")), rows)
+    table = tabular("Events", ("time", wrapped("what")), rows)
     return section("What happened", folded("The last events", table))
 
 
-def _wrapped(content: str) -> str:
+def wrapped(content: str) -> str:
     """A cell whose text may take several lines."""
     return f'<span class="wrap">{content}</span>'
 

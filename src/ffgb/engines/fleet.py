@@ -329,7 +329,9 @@ class Fleet:
             if key not in self.guests and not self.open:
                 raise RefusedError(401, "this key is not registered here")
             if age > SKEW:
-                raise RefusedError(401, f"the request was signed {age:.0f} s away from now: compare the two clocks")
+                raise RefusedError(
+                    401, f"the clocks of this site and of the server differ by {age:.0f} s; switch NTP on at both"
+                )
             if not f.verify_signature(f.bytes_to_public_key(key), when, signature):
                 raise ValueError
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, binascii.Error) as error:

@@ -309,7 +309,7 @@ def _replies(grid: Counted, asked: dict[str, tuple[int, str]]) -> Iterator[tuple
         if message is None:
             log.warning("a node could not say who it is: it sent what is no message")
         elif node is not None and message.has_error():
-            log.warning("a node could not say who it is: %s", shown(message.error.reason))
+            log.warning("a site went away before it said who it is; it is asked again when it is back")
         elif node is not None:
             yield node, message.content
     nodes = grid.nodes()

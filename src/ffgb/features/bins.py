@@ -9,6 +9,7 @@ Columns "job=nurse" and "job=clerk" are one column of categories; a column "age 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -255,23 +256,32 @@ def places(cuts: Array, x: Array) -> Array:
     return found
 
 
-def bins_of(ask: Ask, names: Sequence[str], inputs: int, most: int, least: int) -> Bins:
-    """Columns with up to `most` bins, each of which at least `least` rows of all clients are in."""
+def bins_of(ask: Ask, names: Sequence[str], inputs: int, most: int, least: int, a_row: float = math.inf) -> Bins:
+    """Columns with up to `most` bins, each of which at least `least` rows of all clients are in.
+
+    Where all columns would have more than `a_row` cells together for each row, bins have more rows.
+    """
     if not 2 <= most < MOST_CELLS:
         raise FFGBError(f"a column has from 2 to {MOST_CELLS - 1} bins, not {most}")
     known = [names[j] if j < len(names) else f"x{j}" for j in range(inputs)]
     groups, flags, rows = _true_categories(ask, _groups(known), _flags(known))
     taken = {j for group in groups for j in group.columns} | set(flags.values())
     numeric = np.array([j for j in range(inputs) if j not in taken], np.int32)
-    found: dict[int, Column] = {}
-    if len(numeric):
-        flag = np.array([flags.get(int(j), -1) for j in numeric], np.int32)
-        for j, f, counted in zip(numeric, flag, _counted(ask, numeric, flag), strict=True):
-            rows = counted.rows + counted.gone
+    flag = np.array([flags.get(int(j), -1) for j in numeric], np.int32)
+    counts = list(_counted(ask, numeric, flag)) if len(numeric) else []
+    if counts:
+        rows = counts[-1].rows + counts[-1].gone
+    while True:
+        found: dict[int, Column] = {}
+        for j, f, counted in zip(numeric, flag, counts, strict=True):
             found[int(j)] = _of_numbers(known[j], int(j), int(f), counted, most, least)
-    for group in groups:
-        found[group.columns[0]] = _of_categories(group, rows, most, least)
-    return Bins.of([found[j] for j in sorted(found)])
+        for group in groups:
+            found[group.columns[0]] = _of_categories(group, rows, most, least)
+        bins = Bins.of([found[j] for j in sorted(found)])
+        cells = int(bins.layout.cells[bins.layout.usable].sum())
+        if cells <= a_row * rows or 2 * least > rows:
+            return bins
+        least = math.ceil(1.25 * least)
 
 
 class Group(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar, final
 
 import numpy as np
@@ -477,20 +477,32 @@ class RankWaves(FeatureMap):
 
     @cached_property
     def _draw(self) -> tuple[Array, Array]:
-        rng, units = stream(self.seed, "features"), self.columns.units
-        frequencies = np.zeros((len(self.columns.cuts), self.count), np.float32)
-        for i in range(self.count):
-            together = min(len(units), int(rng.integers(2, 4)))
-            stretch = 1.0 / np.sqrt(rng.chisquare(1))  # a normal over this is Cauchy: the Laplace kernel's spectrum
-            for k in rng.choice(len(units), together, replace=False):
-                unit = units[k]
-                two = len(unit) > 1 or self.columns.count[unit[0]] == 1  # values 0 and 1, whatever their distance
-                width = np.pi / 2 if two else stretch / self.scale
-                frequencies[unit, i] = width * rng.standard_normal(len(unit))
-        return frequencies, rng.uniform(0.0, 2.0 * np.pi, self.count).astype(np.float32)
+        count = self.columns.count
+        units = tuple(tuple(unit.tolist()) for unit in self.columns.units)
+        two = tuple(len(unit) > 1 or int(count[unit[0]]) == 1 for unit in units)
+        return _waves(self.seed, self.count, self.scale, len(self.columns.cuts), units, two)
 
     def __call__(self, x: Array) -> Array:
         frequencies, phases = self._draw
         z = cosines(self.columns.ranks(x), frequencies, phases)
         z *= np.float32(np.sqrt(2.0 / self.count))
         return z
+
+
+@lru_cache(maxsize=16)
+def _waves(
+    seed: int, count: int, scale: float, columns: int, units: tuple[tuple[int, ...], ...], two: tuple[bool, ...]
+) -> tuple[Array, Array]:
+    """Frequencies (columns, count) and phases.  Kept, for all copies of a map that arrive."""
+    rng = stream(seed, "features")
+    frequencies = np.zeros((columns, count), np.float32)
+    for i in range(count):
+        together = min(len(units), int(rng.integers(2, 4)))
+        stretch = 1.0 / np.sqrt(rng.chisquare(1))  # a normal over this is Cauchy: the Laplace kernel's spectrum
+        for k in rng.choice(len(units), together, replace=False):
+            width = np.pi / 2 if two[k] else stretch / scale  # values 0 and 1, whatever their distance
+            frequencies[list(units[k]), i] = width * rng.standard_normal(len(units[k]))
+    phases = rng.uniform(0.0, 2.0 * np.pi, count).astype(np.float32)
+    for array in (frequencies, phases):
+        array.setflags(write=False)
+    return frequencies, phases

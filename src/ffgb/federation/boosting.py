@@ -13,11 +13,10 @@ from ffgb.protocol.messages import Along, Take
 from ffgb.protocol.sending import Sending
 
 
-def totals_round(ask: RoundAsk, *, stop: bool) -> Round:
+def totals_round(ask: RoundAsk, algorithm: Totals, *, stop: bool) -> Round:
     """The server's procedure, with clients that answer; then everyone goes on to f^{t+1}."""
     state, clients = ask.state, ask.clients
-    algorithm, job = state.job.algorithm, state.job
-    assert isinstance(algorithm, Totals)
+    job = state.job
     step = algorithm.round(state.t, state.f, state.geometry, job.loss, ask, stop=stop)
     update = Update(state.t + 1, step.decay, step.h, step.length)
     if step.shown:
@@ -28,7 +27,7 @@ def totals_round(ask: RoundAsk, *, stop: bool) -> Round:
         sending = Along(state.t, step.decay, step.length)
     else:
         sending = Take(state.form.sent(state, update), state.form.precision(job))
-    delivered = ask.deliver(state, sending)
+    delivered = ask.hand_over(state, update) if algorithm.silent else ask.deliver(state, sending)
     if step.shown or clients.m == clients.N or not state.form.delivered_later:
         # else: who is sampled now and then is sent the newest f when it is sampled again
         state = delivered.state.told(delivered.came)

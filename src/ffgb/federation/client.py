@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ffgb.algorithms import AtClient, Increments
+from ffgb.algorithms import AtClient
 from ffgb.core.functions import Family, Function, from_tensors
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion
@@ -137,9 +137,8 @@ class Client:
             self.memory, self.since, self.next = self.next[1], since, None
         if self.version != t or self.since != since:
             return self._resync()
-        job, algorithm = self.job, self.job.algorithm
-        if not isinstance(algorithm, Increments):
-            raise FFGBError("in this training clients answer questions, and send no increments")
+        job = self.job
+        algorithm = job.procedure
         if self.tools is None:
             own = stream(job.seed, "oracle", self.i)
             self.tools = algorithm.tools(job.family, self.points, job.geometry, own)

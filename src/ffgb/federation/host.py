@@ -7,12 +7,13 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from ffgb.core.points import KEPT, Points
+from ffgb.core.private_question import PrivateQuestion
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
@@ -20,12 +21,13 @@ from ffgb.federation.parts import check_own
 from ffgb.privacy.hidden import sums_of
 from ffgb.privacy.identity import Identity, Simulated
 from ffgb.privacy.integers import ROWS, SHARE, SHARES, to_integers
+from ffgb.privacy.release import check_question, with_noise, without_noise
 from ffgb.privacy.reports import as_integers
 from ffgb.privacy.secured import Secured
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.job import Job
-from ffgb.protocol.masking import Introduce, Masking, Prepare, Reopen, Roll, Unmask
-from ffgb.protocol.messages import KINDS, Asked, Report, Setup, Turn, read
+from ffgb.protocol.masking import Introduce, Masking, Prepare, Reopen, Roll, Tie, Ties, Unmask
+from ffgb.protocol.messages import KINDS, Asked, Report, Setup, Take, Turn, read
 from ffgb.protocol.sending import Sending
 
 log = logging.getLogger("ffgb")
@@ -89,7 +91,7 @@ class Host:
                 # no warnings: what overflows is found by the oracle, or in the loss, and said in a sentence
                 with np.errstate(all="ignore"):
                     answer = self._answer(i, sending, masking, digest)
-                if isinstance(sending, Introduce | Roll):
+                if isinstance(sending, Introduce | Roll | Ties):
                     self.rolls[sending.kind] = data
             except FFGBError as error:
                 values = {"text": error.raw, "diverged": isinstance(error, DivergedError)}
@@ -103,23 +105,49 @@ class Host:
 
     def _answer(self, i: int, sending: Sending, masking: Masking | None, digest: bytes) -> Message:
         """A client's answer, under masks where the message says so: they depend on its hash."""
-        if isinstance(sending, Introduce | Roll | Prepare | Unmask | Reopen):
+        if (identity := self.identity(i)).private and (why := without_noise(sending)) is not None:
+            raise FFGBError(f"nothing leaves this site without noise, and the server asks for {why}")
+        if isinstance(sending, Introduce | Roll | Tie | Ties | Prepare | Unmask | Reopen):
             if i not in self.secured:
                 self.secured[i] = Secured(i, self.identity(i))
             return self.secured[i].answer(sending)
         secured = self.secured.get(i)
         if masking is None or i in masking.bare:
-            answer = self.clients[i].answer(sending)
+            answer = self._own(i, sending, identity, 1)
             if secured is not None and secured.hides and answer.kind not in OPEN:
                 raise FFGBError("in this run totals are secure, and this client's numbers leave it only under masks")
             return answer
         if secured is None or not secured.knows(masking.run):
             return Message("stranger", client=i)
-        answer = self.clients[i].answer(sending)
+        answer = self._own(i, sending, identity, secured.together(masking.run))
         if answer.kind in OPEN:
             return answer
         part = self._part(i, sending, answer)
         return secured.hidden(part, sums_of(sending), digest, masking, answer.round)
+
+    def _own(self, i: int, sending: Sending, identity: Identity, answering: int) -> Message:
+        """A client's own answer, with its share of the noise where a question asks for it.
+
+        `answering` are the clients that are in the total, 0 if some may be missing.
+        """
+        if identity.private and isinstance(sending, Setup | Take):
+            return self._silently(i, sending)
+        if not (isinstance(sending, Asked) and isinstance(sending.question, PrivateQuestion)):
+            return self.clients[i].answer(sending)
+        question, points = sending.question, self.clients[i].points
+        check_question(question, points, answering, identity)
+        answer = self.clients[i].answer(sending)
+        if answer.kind != "part":
+            return answer
+        return replace(answer, tensors=with_noise(question, answer.tensors, points, identity))
+
+    def _silently(self, i: int, sending: Sending) -> Message:
+        """What a client says to a job or a model if nothing leaves it without noise: an error could tell of a row."""
+        try:
+            return self.clients[i].answer(sending)
+        except Exception:
+            log.exception("client %d could not take the %s, and keeps that to itself", i, sending.kind)
+            return Message("ready", client=i)
 
     def _part(self, i: int, sending: Sending, answer: Message) -> dict[str, Array]:
         """A client's numbers as they are added up under masks."""

@@ -22,18 +22,19 @@ from ffgb.protocol.job import Job, Update
 from ffgb.protocol.messages import Along, Take, Train
 
 
-def increments_round(conversation: Conversation, state: State, S: Sequence[int], aggregate: Aggregate) -> Round:
+def increments_round(
+    conversation: Conversation, algorithm: Increments, state: State, S: Sequence[int], aggregate: Aggregate
+) -> Round:
     """Lines 4 and 5 of Algorithm 1: the sampled clients' increments, their mean, and f^{t+1}."""
-    t, algorithm, clients = state.t, state.job.algorithm, conversation.clients
-    assert isinstance(algorithm, Increments)
+    t, clients = state.t, conversation.clients
     train = Train(t, {str(i): state.memory[i][0] for i in S if i in state.memory})
     answers = conversation.trained(state, train, S)  # each client's g^{K+1,t} = decay · f^t + its increment
     state = replace(state, costs=state.costs.down(train.message(), len(S)).up(answers.values()))
-    increments, notes = _sound(conversation, state.job, answers)
+    increments, notes = _sound(conversation, algorithm, state.job, answers)
     S = list(increments)
     mean, of_mean = aggregate.of_round(t, list(increments.values()), clients.weights(S), state.f)
     mean = algorithm.pooled(state.f, mean, clients.share(S))
-    state = replace(state, memory=_remembered(state, increments))
+    state = replace(state, memory=_remembered(algorithm, state, increments))
     update = Update(t + 1, algorithm.decay(t), mean)  # f^{t+1} = decay · f^t + the mean of the increments
     if algorithm.length.whole:
         state, reports = _deliver(conversation, state, update, S, answers if aggregate.keeps_members else {})
@@ -44,11 +45,10 @@ def increments_round(conversation: Conversation, state: State, S: Sequence[int],
 
 
 def _sound(
-    conversation: Conversation, job: Job, answers: Mapping[int, Message]
+    conversation: Conversation, algorithm: Increments, job: Job, answers: Mapping[int, Message]
 ) -> tuple[dict[int, Function], dict[str, list[float]]]:
     """The increments that are sound, and what those clients noted."""
-    algorithm, increments, noted = job.algorithm, dict[int, Function](), dict[int, dict[str, list[float]]]()
-    assert isinstance(algorithm, Increments)
+    increments, noted = dict[int, Function](), dict[int, dict[str, list[float]]]()
     names = ("gamma", *algorithm.totals)
     for i, answer in answers.items():
         try:
@@ -72,10 +72,11 @@ def _notes(answer: Message, known: Sequence[str], K: int) -> dict[str, list[floa
     return dict(sent)
 
 
-def _remembered(state: State, answered: Mapping[int, Function]) -> dict[int, tuple[int, Parameters]]:
+def _remembered(
+    algorithm: Increments, state: State, answered: Mapping[int, Function]
+) -> dict[int, tuple[int, Parameters]]:
     """What clients keep after round t, as the server knows it from what they were given and answered."""
-    memory, algorithm = dict(state.memory), state.job.algorithm
-    assert isinstance(algorithm, Increments)
+    memory = dict(state.memory)
     for i, g in answered.items():
         _, before = memory.get(i, (0, {}))
         if after := algorithm.remember(before, state.f, g):

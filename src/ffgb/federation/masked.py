@@ -38,7 +38,7 @@ from ffgb.privacy.secured import run_of
 from ffgb.privacy.tolerance import BATCH, Unmasking, shapes
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Tie, Ties, Unmask
 from ffgb.protocol.messages import Asked, Report
 from ffgb.protocol.sending import Sending
 from ffgb.settings import RUN, Setting
@@ -123,6 +123,7 @@ class Masked:
         """Rows of some clients together, where those of single ones are not known."""
         self.number = -1
         self._roll: Roll | None = None
+        self._ties: Ties | None = None
         self._prepared: dict[int, Unmasking] = {}
         self._tags: dict[int, bytes] = {}
         """Of the parts of the last question: who sends its part again sends the same."""
@@ -171,6 +172,23 @@ class Masked:
         ready = self._exchange(self._roll, clients or everyone)
         if clients is None and (missing := [self.conversation.clients.name(i) for i in everyone if i not in ready]):
             raise FFGBError(f"{missing[0]} does not take the keys of the other clients; {GO_ON}")
+        if clients is not None and self._ties is not None:
+            self._exchange(self._ties, clients)
+
+    def share_secret(self) -> None:
+        """All who train have a secret in common, which the server does not know."""
+        self._introduce()
+        numbers = self.groups[0].numbers
+        tied = self._from_all(Tie(self.run), numbers)
+        ties = Ties(self.run, np.stack([tied[i].tensors["tie"] for i in numbers]))
+        self._from_all(ties, numbers)
+        self._ties = ties
+
+    def _from_all(self, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
+        answers = self._known(self._exchange, sending, clients)
+        if missing := [self.conversation.clients.name(i) for i in clients if i not in answers]:
+            raise FFGBError(f"{missing[0]} does not share a secret with the other clients; {GO_ON}")
+        return answers
 
     def _exchange(self, sending: Sending, clients: Sequence[int]) -> dict[int, Message]:
         """Answers to a message about masks; who sends none is named in the log, and is missing."""

@@ -12,25 +12,22 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Totals
+from ffgb.algorithms import Algorithm
 from ffgb.algorithms.ffgb_shared import spent
-from ffgb.core.exact_sums import exact_moments_of_targets
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
 from ffgb.core.means import Aggregate, Mean
-from ffgb.core.moments import moments_of_targets
 from ffgb.core.quantiles import quantile_of_targets, robust_scaling
 from ffgb.core.questions import Ask
 from ffgb.errors import DivergedError, FFGBError, SettingError, option
-from ffgb.federation.boosting import totals_round
 from ffgb.federation.conversation import Conversation
-from ffgb.federation.increments import increments_round
 from ffgb.federation.masked import Masked, MaskedRound, MaskedSetUp
 from ffgb.federation.participants import Participants
+from ffgb.federation.procedures import InTheOpen, Procedure, UnderMasks
 from ffgb.federation.round import Round
 from ffgb.federation.state import State
-from ffgb.federation.totals import BeforeTraining, InARound, SetUp
+from ffgb.federation.totals import BeforeTraining, SetUp
 from ffgb.privacy.reports import Scores
 from ffgb.protocol.codec import PRECISIONS, Message, encode
 from ffgb.protocol.costs import Costs
@@ -43,12 +40,9 @@ Learner: TypeAlias = Callable[[Ask], tuple[Family, Geometry | None]]
 for."""
 
 
-def scaled_target(ask: Ask, loss: Loss, *, exact: bool = False) -> Target | None:
-    """How targets are scaled, so that f = 0 is a good constant to begin with.
-
-    `exact`: the same bits over any split of the rows.
-    """
-    scaling = loss.scaling((exact_moments_of_targets if exact else moments_of_targets)(ask, loss.outputs))
+def scaled_target(ask: Ask, algorithm: Algorithm, loss: Loss) -> Target | None:
+    """How targets are scaled, so that f = 0 is a good constant to begin with."""
+    scaling = loss.scaling(algorithm.moments_of_targets(ask, loss.outputs))
     if scaling is None:
         return None
     mean, scale = scaling
@@ -89,6 +83,7 @@ class Server:
         self.engine, self.seed, self.precision, self.on_setup = engine, seed, precision, on_setup
         self.aggregate = aggregate or Mean()
         self.masked = self._hidden(registered) if secure else None
+        self.ways = InTheOpen(self.conversation, self.aggregate) if self.masked is None else UnderMasks(self.masked)
         self.setup_absent: dict[str, list[str]] = {}
         """Who is missing in the total of each question of the set-up, where anyone is."""
 
@@ -145,7 +140,7 @@ class Server:
         try:
             with np.errstate(all="ignore"):  # totals are checked
                 if scale_target and f0 is None:
-                    target = scaled_target(ask, loss, exact=algorithm.exact)
+                    target = scaled_target(ask, algorithm, loss)
                 family, geometry = learner(ask)
                 scaling = target or Target.unchanged(loss.outputs)
                 algorithm = algorithm.prepared(ask, family, loss, scaling.mean, scaling.scale)
@@ -154,16 +149,11 @@ class Server:
                 f"no learner can be made of what all clients together say ({error}); look for columns with very large "
                 f"values, or choose another {option('map')}"
             ) from error
-        if self.masked is not None and not isinstance(algorithm, Totals):
-            raise FFGBError(
-                "only totals can be secure: in this algorithm clients send increments of their own, which are no sums; "
-                f"use {option('geometry', 'shared')} with one local step, or {option('secure', 'off')}"
-            )
+        self._procedure(algorithm)  # refused here if there is none
+        self.conversation.quiet = self.conversation.quiet or algorithm.silent
         at_server, at_clients = algorithm.placed(geometry)
-        if algorithm.needs_everyone and self.clients.m < self.N:
-            raise FFGBError(
-                f"the search for a step needs every client in every round; choose another {option('schedule')}"
-            )
+        if self.clients.m < self.N:
+            algorithm.check_sampling()
         begins = None if f0 is None else Beginning.of(f0)
         space = algorithm.space(family)
         trained = algorithm.trains(loss)
@@ -202,7 +192,7 @@ class Server:
             began = time.perf_counter()
             sampled = self.clients.sample(self.seed, t // state.job.algorithm.phases)  # line 3
             state, S = self.conversation.catch_up(state, sampled)
-            done = self._round(state, S, stop=stop)  # lines 4 and 5
+            done: Round = self._procedure(state.job.algorithm)(state, S, stop)  # lines 4 and 5
             state, scores = done.state, done.scores
             if scores is None:
                 reports = self.conversation.reports(done.state, done.S, done.reports)
@@ -218,13 +208,9 @@ class Server:
             if stop and spent(metrics):
                 return
 
-    def _round(self, state: State, S: Sequence[int], *, stop: bool) -> Round:
-        """The two ways in which clients take part."""
-        if isinstance(state.job.algorithm, Totals):
-            if self.masked is not None:
-                return totals_round(MaskedRound(self.masked, state, S), stop=stop)
-            return totals_round(InARound(self.conversation, state, S, self.aggregate), stop=stop)
-        return increments_round(self.conversation, state, S, self.aggregate)
+    def _procedure(self, algorithm: Algorithm) -> Procedure:
+        """A round, by the way in which clients take part."""
+        return algorithm.by(self.ways)
 
     def settle(self, state: State, metrics: Sequence[Mapping[str, Any]]) -> tuple[State, dict[str, Any]] | None:
         """Everyone has the result in place of f, and says how good it is; None if f is the result."""
@@ -322,6 +308,7 @@ class Server:
                 )
         if test is not None:
             metrics["test_loss"] = test.loss / test.weight
+            metrics["test_rows"] = test.points
         return (
             metrics
             | state.costs.mean(self.N, state.job.family.size)

@@ -22,10 +22,12 @@ from ffgb.federation.parts import means_of, own_part
 from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.privacy.integers import add
+from ffgb.privacy.reports import Scores
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.describe import describe
-from ffgb.protocol.messages import Asked
+from ffgb.protocol.job import Update
+from ffgb.protocol.messages import Asked, Take
 from ffgb.protocol.sending import Sending
 
 log = logging.getLogger("ffgb")
@@ -161,6 +163,16 @@ class RoundAsk(ABC):
     @abstractmethod
     def deliver(self, state: State, sending: Sending) -> Delivered:
         """Everyone who is present goes on to f^{t+1}."""
+
+    def hand_over(self, state: State, update: Update) -> Delivered:
+        """Everyone who is present goes on, and says nothing; parts of the test set that belong to no client report."""
+        take = Take(update, state.form.precision(state.job), quiet=True)
+        came = self.conversation.ask(state, take, self.present)
+        costs = state.costs.down(take.message(), len(self.present)).up(came.values())
+        tests = [i for i in self.clients.tests if i not in self.clients.owners]
+        reports = self.conversation.ask(state, replace(take, quiet=False), tests) if tests else {}
+        scores = Scores.of([report.values for report in reports.values()]) if reports else None
+        return Delivered(replace(state, costs=costs), [i for i in self.present if i in came], scores=(None, scores))
 
     @property
     def complete(self) -> bool:

@@ -6,6 +6,7 @@ with a sum of trees can be done with an additive model: predict, export, distill
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,8 +17,11 @@ from ffgb.core.splits import Splits, route
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.learners.boosted_trees import BoostedTrees
+from ffgb.learners.boosted_trees import BoostedTrees, least_in_total, least_rows
 from ffgb.settings import Values
+
+CELLS_A_ROW = 2 / 3
+"""Of all columns together, at most: rows in pairs of more cells would tell most rows whole (docs/additive.md)."""
 
 
 class Additive(OpenFamily):
@@ -27,14 +31,16 @@ class Additive(OpenFamily):
     trains: ClassVar[str] = BoostedTrees.name
     """The learner whose family its models are in."""
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 5, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64,
+        "rounds": 8, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64,
     }  # fmt: skip
     layout = BoostedTrees.layout
 
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run: trees with a leaf a bin."""
-        return BoostedTrees.configured(config, inputs)
+        a_row = CELLS_A_ROW if least_in_total(config) > 1 else math.inf
+        bins = inputs.bins(config.bins, least_rows(config), a_row)
+        return BoostedTrees(bins, inputs.outputs, config.leaves)
 
 
 def sum_of_terms(family: BoostedTrees, columns: Array, terms: Array) -> OpenSum:

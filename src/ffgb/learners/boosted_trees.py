@@ -7,6 +7,7 @@ them are exact: f has the same bits whatever the order of its trees, and whereve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ import numpy as np
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
 from ffgb.core.kernels import compiled
 from ffgb.core.splits import Layout, Splits, by_column, route
+from ffgb.core.together import FEW, route_all
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
@@ -28,6 +30,8 @@ LARGEST_VALUE = 2.0**10
 """Of a leaf: thousands of such leaves still add up exactly."""
 POINTS_IN_A_BLOCK = 2**15
 """Sums of trees are exact, so they do not depend on it."""
+LEAF_ROWS = 20
+"""Of a leaf at least, all clients together, if no one says."""
 LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
@@ -48,7 +52,7 @@ class BoostedTrees(OpenFamily):
     @classmethod
     def configured(cls, config: Values, inputs: Any) -> Family:
         """With the settings of a run."""
-        return BoostedTrees(inputs.bins(config.bins, least_rows(config)), inputs.outputs, config.leaves)
+        return BoostedTrees(inputs.bins(config.bins, least_rows(config), math.inf), inputs.outputs, config.leaves)
 
     @property
     def layout(self) -> Layout:
@@ -94,6 +98,14 @@ class BoostedTrees(OpenFamily):
 
     def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
         out = np.zeros((len(z), self.outputs))
+        if len(z) < FEW:
+            tree, used = np.nonzero(stack["node"] >= 0)
+            splits = Splits(*(stack[name][tree, used] for name in ("node", "column", "left")))
+            position = np.zeros((len(weights), len(z)), np.int32)
+            route_all(tree, splits, z, position)
+            values = weights[:, None] * np.take_along_axis(stack["value"], position, axis=1)
+            np.add.at(out.T, stack["output"], values)
+            return out
         trees = [Splits(*arrays) for arrays in zip(stack["node"], stack["column"], stack["left"], strict=True)]
         fast = compiled(len(z))
         if fast is not None:
@@ -136,7 +148,7 @@ def rounded(values: Array) -> Array:
 
 def least_rows(config: Values) -> int:
     """The rows that a bin and a leaf have at least, all clients together."""
-    return max(int(config.leaf_rows), least_in_total(config))
+    return max(int(config.leaf_rows or LEAF_ROWS), least_in_total(config))
 
 
 def least_in_total(config: Values) -> int:
@@ -150,7 +162,14 @@ SETTINGS = (
     ),
     Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
     Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
-    Setting("leaf_rows", "whole", "Rows of a leaf, all clients together, at least (trees).", LEARNER, 20, least=1),
+    Setting(
+        "leaf_rows",
+        "whole",
+        "Rows of a leaf, all clients together, at least (trees).",
+        LEARNER,
+        unset=f"{LEAF_ROWS}; blends of few rows {LEAF_ROWS // 2}",
+        least=1,
+    ),
     Setting("leaf_hessian", "number", "Sum of Hessians of a leaf, at least (trees).", LEARNER, 1e-3, least=0.0),
     Setting("leaf_ridge", "number", "What is added to a leaf's sum of Hessians (trees).", LEARNER, 1.0, least=0.0),
 )

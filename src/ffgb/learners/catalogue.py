@@ -30,8 +30,9 @@ class Inputs:
     outputs: int
     scaled: Callable[[], FeatureMap]
     """The inputs with unit variance each, by moments of all clients; images keep their common scale."""
-    bins: Callable[[int, int], Bins]
-    """The columns in so many bins at most, each with so many rows at least, by counts of all clients."""
+    bins: Callable[[int, int, float], Bins]
+    """The columns in so many bins at most, each with so many rows at least, by counts of all clients; and all of them
+    with so many cells a row at most."""
 
 
 class Configured(Protocol):

@@ -271,9 +271,9 @@ SETTINGS = (
     Setting(
         "ridge",
         "number",
-        "Ridge of the oracle, relative (features, linear).",
+        "Ridge of the oracle, relative to the Gram's trace (features, linear).",
         LEARNER,
-        unset="1e-3, or by the points",
+        unset="by evidence for tables in a shared geometry, else by the points or 1e-3",
         least=0.0,
         users=("ffgb", "ffgb-c"),
     ),

@@ -42,6 +42,23 @@ class Identity(ABC):
     def once(self, name: bytes, said: bytes) -> bool:
         """Has nothing else been said of `name` before, by any process that is this client?  From now on this has."""
 
+    @property
+    @abstractmethod
+    def private(self) -> bool:
+        """Nothing leaves this client without noise."""
+
+    @property
+    @abstractmethod
+    def colluders(self) -> int:
+        """Participants that may tell the server their shares of the noise."""
+
+    rows_of_a_unit: int
+    """Rows that one unit of privacy (a patient) has at most, at all sites together."""
+
+    @abstractmethod
+    def spend(self, what: str, question: bytes, mu: float) -> None:
+        """Take the price of an answer from this client's budget, once; an FFGBError if not enough is left."""
+
     @abstractmethod
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         """Raise an FFGBError unless a participant has signed these words."""
@@ -53,6 +70,7 @@ class Simulated(Identity):
     """A client of a simulation: its secret is no secret.  Masks can be tried and measured so; they protect no one."""
 
     name: str
+    rows_of_a_unit: int = 1
 
     def secret(self, use: bytes) -> bytes:
         return hashlib.sha256(b"ffgb simulation" + self.name.encode() + b"/" + use).digest()
@@ -68,6 +86,17 @@ class Simulated(Identity):
 
     def once(self, name: bytes, said: bytes) -> bool:
         return True  # within a process `Secured` remembers it itself
+
+    @property
+    def private(self) -> bool:
+        return False
+
+    @property
+    def colluders(self) -> int:
+        return 0
+
+    def spend(self, what: str, question: bytes, mu: float) -> None:
+        pass  # the server of a simulation keeps the accounts of all
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
         pass

@@ -22,7 +22,7 @@ import numpy as np
 
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
 from ffgb.privacy.ciphers import KEY, add_streams, agreed, derived, public_of, tag
 
 FEWEST = 3
@@ -75,6 +75,16 @@ class Roster:
         """The names in an order that the keys of all decide."""
         return sorted(self.names, key=lambda name: hashlib.sha256(self.digest + name.encode()).digest())
 
+    def beside(self, name: str) -> tuple[str, str]:
+        """The sites before and after this one on the circle."""
+        at = self._circle.index(name)
+        return self._circle[at - 1], self._circle[(at + 1) % len(self.names)]
+
+    def around(self, name: str) -> list[str]:
+        """All others, from the next one on the circle on."""
+        at = self._circle.index(name)
+        return [*self._circle[at + 1 :], *self._circle[:at]]
+
     def neighbours(self, name: str) -> list[str]:
         """With whom a site has masks: all others, or in a large roster the nearest on a circle that no one chooses."""
         circle, N = self._circle, len(self.names)
@@ -101,8 +111,8 @@ def check_threshold(t: int, N: int) -> None:
         )
     if N > COMPLETE:
         raise FFGBError(
-            f"secure totals that go on without a site are for up to {COMPLETE} sites, and here are {N}; let all of "
-            "them answer"
+            f"secure totals that go on without a site are for up to {COMPLETE} sites, and here are {N}: each site "
+            f"would keep shares of the masks of all others; leave {option('minimum')} out, so that all must answer"
         )
 
 
@@ -126,6 +136,35 @@ class Masks:
     def box_key(self, other: str, sender: str, number: int) -> bytes:
         """The key of a box that one of two sites sends the other."""
         return derived(self._pairs[other], b"ffgb box" + number.to_bytes(8, "big") + sender.encode())
+
+    def _ring(self, other: str) -> int:
+        return int.from_bytes(derived(self._pairs[other], b"ffgb ring"), "big")
+
+    @property
+    def leads(self) -> bool:
+        """Is this the first of all sites by name?"""
+        return self.name == min(self.roster.names)
+
+    def tie(self) -> bytes:
+        """The difference of two secrets: of this site and the one before it on the circle, and the one after it.
+
+        With all differences whoever knows one of the secrets knows all; to anyone else each of them is still noise.
+        """
+        before, after = self.roster.beside(self.name)
+        return (self._ring(before) ^ self._ring(after)).to_bytes(KEY, "big")
+
+    def common(self, ties: Mapping[str, bytes]) -> bytes:
+        """A secret of all sites, which the server does not know, from the ties of all."""
+        numbers = {name: int.from_bytes(tie, "big") for name, tie in ties.items()}
+        secret = self._ring(self.roster.beside(self.name)[1])
+        secrets = {self.name: secret}  # of each site and the one after it
+        for name in self.roster.around(self.name):
+            secret ^= numbers[name]
+            secrets[name] = secret
+        if ties[self.name] != self.tie() or secret != self._ring(self.roster.beside(self.name)[0]):
+            raise FFGBError("what sites say of their common secret does not fit together: it was changed on its way")
+        first = min(self.roster.names)
+        return derived(secrets[first].to_bytes(KEY, "big"), b"ffgb names" + self.roster.digest)
 
     def seed(self, other: str, number: int) -> bytes:
         """What two sites draw their mask for question `number` from."""

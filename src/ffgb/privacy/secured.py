@@ -17,7 +17,7 @@ from ffgb.privacy.identity import Identity, Participant
 from ffgb.privacy.masks import FEWEST, Masks, Roster, check_threshold, too_few
 from ffgb.privacy.tolerance import Tolerance
 from ffgb.protocol.codec import Message
-from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Unmask
+from ffgb.protocol.masking import Group, Introduce, Masking, Prepare, Reopen, Roll, Tie, Ties, Unmask
 
 
 def words_to_sign(run: str, group: Group, key: bytes) -> bytes:
@@ -40,6 +40,8 @@ class _Run:
 
     masks: Masks
     tolerance: Tolerance | None
+    common: bytes | None = None
+    """A secret of all sites."""
     reopened: bytes | None = None
     """The question whose masks were given away."""
 
@@ -66,11 +68,22 @@ class Secured:
         """It takes part in a run with secure totals: nothing of its rows leaves it in the open."""
         return bool(self._introductions)
 
+    @property
+    def common(self) -> tuple[bytes, bool] | None:
+        """The secret that all sites of a run have, if they have one, and whether this is the first of them."""
+        runs = [run for run in self._runs.values() if run.common is not None]
+        return (runs[-1].common or b"", runs[-1].masks.leads) if runs else None
+
     def knows(self, run: str) -> bool:
         """Can it mask answers in this run?"""
         return run in self._runs
 
-    def answer(self, sending: Introduce | Roll | Prepare | Unmask | Reopen) -> Message:
+    def together(self, run: str) -> int:
+        """Participants that are in each total of this client's group in a run; 0 if some may be missing."""
+        _, group, _ = self._group(self._introductions[run])
+        return 0 if group.threshold else len(group.names)
+
+    def answer(self, sending: Introduce | Roll | Tie | Ties | Prepare | Unmask | Reopen) -> Message:
         match sending:
             case Introduce():
                 return self._introduce(sending)
@@ -78,8 +91,14 @@ class Secured:
                 return self._roll(sending)
         if sending.run not in self._runs:
             return Message("stranger", client=self.client)
-        if isinstance(sending, Reopen):
-            return self._reopen(self._runs[sending.run], sending)
+        match sending:
+            case Reopen():
+                return self._reopen(self._runs[sending.run], sending)
+            case Tie():
+                tie = np.frombuffer(self._runs[sending.run].masks.tie(), np.uint8)
+                return Message("tied", client=self.client, tensors={"tie": tie})
+            case Ties():
+                return self._tied(self._runs[sending.run], sending)
         tolerance = self._runs[sending.run].tolerance
         if tolerance is None:
             raise FFGBError("in this run all participants must answer, and no one keeps shares of secrets")
@@ -136,6 +155,17 @@ class Secured:
             self._recall(self._runs[roll.run])
         elif self._runs[roll.run].masks.roster.digest != roster.digest:
             raise FFGBError("the server names other keys of the participants than before in the same run")
+        return Message("ready", client=self.client)
+
+    def _tied(self, run: _Run, ties: Ties) -> Message:
+        """A secret that all sites know, and the server does not."""
+        names = run.masks.roster.names
+        if len(ties.ties) != len(names):
+            raise FFGBError("there are not as many ties as participants")
+        common = run.masks.common(dict(zip(names, (row.tobytes() for row in ties.ties), strict=True)))
+        if run.common not in (None, common):
+            raise FFGBError("the server names other ties of the participants than before in the same run")
+        run.common = common
         return Message("ready", client=self.client)
 
     def _shares(self, tolerance: Tolerance, unmask: Unmask) -> Message:

@@ -48,13 +48,27 @@ VALUES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "masked": {},
     "stranger": {},
     "key": {"signature": str},
+    "tied": {},
     "prepared": {},
     "shares": {},
     "seeds": {},
 }
 """What clients' messages say besides arrays."""
 
-KEYS = ("introduction", "key", "roster", "prepare", "prepared", "unmask", "shares", "reopen", "seeds")
+KEYS = (
+    "introduction",
+    "key",
+    "roster",
+    "tie",
+    "tied",
+    "ties",
+    "prepare",
+    "prepared",
+    "unmask",
+    "shares",
+    "reopen",
+    "seeds",
+)
 """Kinds of messages that carry keys and shares of secrets (masking.py), and nothing of a model."""
 
 _DTYPES = {

@@ -32,6 +32,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.histograms import Units
 from ffgb.core.losses import Loss
 from ffgb.core.maps import FeatureMap
+from ffgb.core.private_sums import CellBlocks
 from ffgb.core.questions import Question
 from ffgb.core.regression.design import Design, DesignColumn, Variable
 from ffgb.core.regression.families import GLMFamily
@@ -54,7 +55,7 @@ from ffgb.user_code import label_of, named_class
 BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question, GLMFamily)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
 PARTS = (
-    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds),
+    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds, CellBlocks),
     *(Job, Beginning, Target, Design, DesignColumn, Variable, RowModel, Survival),
 )
 """And these, which they are made of."""

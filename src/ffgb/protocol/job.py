@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, Increments
+from ffgb.algorithms import Algorithm, Increments, Totals
 from ffgb.core.functions import ClosedSum, Family, Function, from_tensors
 from ffgb.core.geometry import Geometry
 from ffgb.core.losses import Loss
@@ -60,6 +60,32 @@ class Beginning:
 
 
 @final
+class _AtClients:
+    """The procedure that each client runs."""
+
+    def increments(self, algorithm: Increments) -> Increments:
+        return algorithm
+
+    def totals(self, algorithm: Totals) -> Increments:
+        raise FFGBError("in this training clients answer questions, and send no increments")
+
+
+@final
+@dataclass(frozen=True)
+class _Answered:
+    """The family of what clients answered in a round."""
+
+    family: Family
+    round: int
+
+    def increments(self, algorithm: Increments) -> Family:
+        return algorithm.answers(self.family, self.round)
+
+    def totals(self, algorithm: Totals) -> Family:
+        raise FFGBError("an update lacks arrays")
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Job:
     """All that a client must know to take part: described in one set-up message."""
@@ -79,6 +105,11 @@ class Job:
     """In which increments travel; a function that is sent as a whole is always sent in its family's own."""
     taught: bool = False
     """Clients learn what the last job's f says at their points, and not their labels (federation/distillation.py)."""
+
+    @property
+    def procedure(self) -> Increments:
+        """What each client runs in a round; an FFGBError if the server runs it, and asks for sums."""
+        return self.algorithm.by(_AtClients())
 
     @property
     def closed(self) -> bool:
@@ -135,9 +166,7 @@ class Update:
     def read(message: Message, job: Job) -> Update:
         family = job.family
         if not all(f"parameters/{name}" in message.tensors for name in family.spec):
-            if not isinstance(job.algorithm, Increments):
-                raise FFGBError("an update lacks arrays")
-            family = job.algorithm.answers(family, message.round - 1)  # a part, as it was answered
+            family = job.algorithm.by(_Answered(family, message.round - 1))  # a part, as it was answered
         increment = from_tensors(family, message.tensors)
         return Update(message.round, float(message.values["decay"]), increment, float(message.values["step"]))
 

@@ -5,6 +5,8 @@
     Roll: everyone's keys and signatures                              ready
     Prepare: some questions are to be asked, and sites may die        prepared: shares of secrets, in sealed boxes
     Unmask: whose parts of a question have arrived, and the boxes     shares
+    Tie: a secret of all sites is needed                              tied: the difference of two secrets
+    Ties: the differences of all sites                                ready
     Reopen: an impossible total; whose part is wrong?                 seeds, if its owner has agreed to that
 
 A message whose answers are masked says so in its value `masks` (`Masking`).  A client that has restarted, and does not
@@ -119,6 +121,52 @@ class Roll(Sending):
 
     def expected(self, job: Job | None) -> Expected:
         return Expected(("ready", *ALWAYS))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tie(Sending):
+    """Say by what one comes from the secret with one neighbour to that with the other (privacy/masks.py)."""
+
+    kind: ClassVar[str] = "tie"
+    answer: ClassVar[str] = "tied"
+    before_training: ClassVar[bool] = True
+    with_f: ClassVar[bool] = False
+    run: str
+
+    def message(self) -> Message:
+        return Message(self.kind, values={"run": self.run})
+
+    @staticmethod
+    def read(message: Message, job: Job | None) -> Tie:
+        return Tie(_run(message))
+
+    def expected(self, job: Job | None) -> Expected:
+        return Expected(("tied", "stranger", *ALWAYS), forms={"tie": Form((KEY,), "uint8")})
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ties(Sending):
+    """What all sites have said of their secrets, in the order of the first group: now they have one in common."""
+
+    kind: ClassVar[str] = "ties"
+    answer: ClassVar[str] = "ready"
+    before_training: ClassVar[bool] = True
+    with_f: ClassVar[bool] = False
+    run: str
+    ties: Array
+
+    def message(self) -> Message:
+        return Message(self.kind, values={"run": self.run}, tensors={"ties": self.ties})
+
+    @staticmethod
+    def read(message: Message, job: Job | None) -> Ties:
+        ties = message.tensors["ties"]
+        return Ties(_run(message), _bytes(ties, (len(ties), KEY)))
+
+    def expected(self, job: Job | None) -> Expected:
+        return Expected(("ready", "stranger", *ALWAYS))
 
 
 @final

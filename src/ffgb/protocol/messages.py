@@ -9,7 +9,7 @@
     Along: the same, along the function of the last question report
     Report: nothing but that                                 report
     Remember: what a client kept before it was restored      ready
-    Introduce, Roll, Prepare, Unmask: secure totals (masking.py)
+    Introduce, Roll, Tie, Ties, Prepare, Unmask: secure totals (masking.py)
 
 A client that is not where a message says (it restarted, or missed rounds) answers `resync` with the version it has; one
 that cannot answer says `error`.  A message is read once in a process, for all of its clients.
@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
-from ffgb.algorithms import Increments
 from ffgb.core.functions import LARGEST, ClosedSum, Function, from_tensors
 from ffgb.core.questions import Question, RoundQuestion
 from ffgb.core.types import Parameters
@@ -30,7 +29,7 @@ from ffgb.errors import FFGBError
 from ffgb.protocol.codec import Expected, Form, Message
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, Update, light
-from ffgb.protocol.masking import Introduce, Prepare, Reopen, Roll, Unmask
+from ffgb.protocol.masking import Introduce, Prepare, Reopen, Roll, Tie, Ties, Unmask
 from ffgb.protocol.sending import ALWAYS, SETUP_ROUND, Sending
 
 
@@ -169,8 +168,7 @@ class Train(Sending):
 
     def expected(self, job: Job | None) -> Expected:
         assert job is not None
-        algorithm = job.algorithm
-        assert isinstance(algorithm, Increments)
+        algorithm = job.procedure
         family = algorithm.answers(job.family, self.round)
         terms = 0 if isinstance(algorithm.zero(family), ClosedSum) else max(algorithm.K, 1)
         forms = {
@@ -284,7 +282,23 @@ class Remember(Sending):
 
 KINDS: Mapping[str, type[Sending]] = {
     kind.kind: kind
-    for kind in (Asked, Setup, Turn, Train, Take, Along, Report, Remember, Introduce, Roll, Prepare, Unmask, Reopen)
+    for kind in (
+        Asked,
+        Setup,
+        Turn,
+        Train,
+        Take,
+        Along,
+        Report,
+        Remember,
+        Introduce,
+        Roll,
+        Tie,
+        Ties,
+        Prepare,
+        Unmask,
+        Reopen,
+    )
 }
 """Every kind of message that a server may send."""
 

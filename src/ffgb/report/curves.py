@@ -23,8 +23,13 @@ class Curve:
     x: Values
     y: Values
     look: str
-    run: int = 0
+    run: int | None = 0
+    """The table of rounds that a pointer reads at the curve; None: it is not by rounds."""
     mark: int = 0
+    bars: Sequence[tuple[float | None, float | None]] = ()
+    """Intervals of the values."""
+    joined: bool = True
+    """Whether there are lines between the points."""
 
 
 # Shapes around a point: lines that are told apart without colours.
@@ -69,6 +74,15 @@ class _Canvas:
             for a, b in zip(curve.x, curve.y, strict=True)
         ]
 
+    def bars(self, curve: Curve) -> str:
+        """Upright lines over the intervals of a curve's values."""
+        d = ""
+        for x, (low, high) in zip(curve.x, curve.bars, strict=False):
+            if x is not None and low is not None and high is not None:
+                top, foot = (self.top + self.down * (1 - self.y.at(v)) for v in (high, low))
+                d += f"M{px(self.left + self.across * self.x.at(x))} {px(top)}V{px(foot)}"
+        return d and f'<path class="bar {curve.look}" d="{d}"/>'
+
     def ticks(self) -> str:
         y = y_ticks(self.y, self.left, self.right, self.top, self.down)
         return y + x_ticks(self.x, self.left, self.across, self.bottom)
@@ -93,6 +107,7 @@ def plot(caption: str, x: Axis, y: Axis, curves: Sequence[Curve], say: str = "")
     parts, ends = [canvas.ticks()], list[_Place]()
     for curve in curves:
         places = canvas.places(curve)
+        parts.append(canvas.bars(curve))
         parts.append(_line(curve, places, few_marks=len(curves) <= 3, spots=counts))
         ends.append(next(place for place in reversed(places) if place is not None))
     parts += _names_at(canvas, curves, names, ends)
@@ -108,9 +123,10 @@ def _line(curve: Curve, places: Sequence[_Place | None], *, few_marks: bool, spo
     known = [(i, place) for i, place in enumerate(places) if place is not None]
     # the script must know which rounds there are, if not all
     rounds = "" if len(known) == len(places) else f' data-i="{" ".join(str(i) for i, _ in known)}"'
-    line = f'<path class="line {curve.look}{" faint" * spots}" data-k="{curve.run}"{rounds} d="{_path(places)}"/>'
+    read = "" if curve.run is None else f' data-k="{curve.run}"{rounds}'
+    line = f'<path class="line {curve.look}{" faint" * spots}"{read} d="{_path(places)}"/>' if curve.joined else ""
     marked = [place for _, place in known]
-    if len(marked) > 16:
+    if len(marked) > 16 and curve.joined:
         marked = marked[-1:] if few_marks else [marked[round(j * (len(marked) - 1) / 5)] for j in range(6)]
     shapes = "".join(f"M{px(a)} {px(b)}{MARKS[curve.mark]}" for a, b in marked)
     line += f'<path class="mark {curve.look}" d="{shapes}"/>'

@@ -45,6 +45,19 @@ NOTED = (
         alone="How much of the gradient lies along the step.",
     ),
     Noted(
+        "Effective parameters",
+        "count",
+        {"freedom": "of an output"},
+        "How many weights the rows determine, under the prior with the largest evidence. The others stay near 0.",
+    ),
+    Noted(
+        "What a step changes",
+        "ratio",
+        {"remaining": "change"},
+        "In squares of the standard deviations that the rows leave open, for each effective parameter. Below 0.1 "
+        "training ends.",
+    ),
+    Noted(
         "Residual that is left",
         "ratio",
         {"residual": "residual"},

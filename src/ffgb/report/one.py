@@ -2,106 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ffgb.report.axes import axis_for
 from ffgb.report.clients import who
 from ffgb.report.costs import costs
 from ffgb.report.curves import XS, Curve, plot_by
 from ffgb.report.document import document
+from ffgb.report.effects import effects
+from ffgb.report.fit import fit
+from ffgb.report.left import left
 from ffgb.report.measured import measured
-from ffgb.report.past import Past, finite
-from ffgb.report.pieces import each_round, folded, grid, method, rounds_table, scrolling, section, tabular
+from ffgb.report.opening import opening
+from ffgb.report.past import Past
+from ffgb.report.pieces import each_round, folded, grid, rounds_table, scrolling, section, tabular
 from ffgb.report.words import (
     KINDS,
-    THIN,
-    bytes_text,
     capital,
     column_name,
-    count_text,
     escaped,
-    models_text,
-    plural,
-    seconds_text,
     setting_name,
     setting_value,
     value_text,
 )
+from ffgb.report.worth import worth
 
 LOOKS = {"test": ("test", "test"), "train": ("train", "train"), "ensemble_test": ("ensemble", "other")}
 """Curves of a quantity: what they are called, and how they look."""
 
 
 def one_run(past: Past) -> str:
-    parts = (_header, _curves, who, measured, costs, _configuration)
+    parts = (opening, fit, effects, worth, who, _curves, measured, costs, left, _configuration)
     return document(past.name, "".join(part(past) for part in parts))
-
-
-def _header(past: Past) -> str:
-    """The result in a sentence, and in a few big numbers."""
-    score, models, traffic, seconds = past.last(past.score), past.last("models"), past.last("bytes"), past.seconds
-    count = finite(past.config.get("clients"))
-    clients = "" if count is None else f" with {plural(count, 'client')}"
-    headline = (
-        f"{capital(column_name(past.score))} {value_text(past.score, score)} "
-        f"after {plural(past.rounds, 'round')}{clients}"
-    )
-    cost = []
-    if models is not None and traffic is not None:
-        cost.append(
-            f"each client sent and received {models_text(models)} models ({bytes_text(traffic)}) in all, "
-            "set-up included"
-        )
-    if seconds is not None:
-        cost.append(f"the {'run' if past.summary else 'rounds so far'} took {seconds_text(seconds)}")
-    lead = f"{capital('; '.join(cost))}. {method(past)} on {escaped(past.data)}, {_split(past.config)}."
-    numbers = {
-        column_name(past.score): value_text(past.score, score),
-        "round" if past.rounds == 1 else "rounds": count_text(past.rounds),
-        "client" if count == 1 else "clients": "–" if count is None else count_text(count),
-        "models a client": value_text("models", models),
-        "traffic a client": value_text("bytes", traffic),
-        "time": value_text("seconds", seconds),
-    }
-    big = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in numbers.items())
-    return (
-        f'<header><p class="eyebrow">ffgb run <b>{escaped(past.name)}</b></p><h1>{headline}</h1>'
-        f'<p class="lead">{lead}</p>{_ended(past)}<dl class="numbers">{big}</dl></header>'
-    )
-
-
-def _split(config: Mapping[str, Any]) -> str:
-    """How points came to clients."""
-    match config.get("split"):
-        case "similarity":
-            by = f" by {escaped(config['by'], 40)}" if config.get("by") else ""
-            return f"dealt out sorted{by}, similarity s{THIN}={THIN}{escaped(config.get('similarity'))}"
-        case "dirichlet":
-            return f"dealt out by a Dirichlet law, α{THIN}={THIN}{escaped(config.get('alpha'))}"
-        case "labels":
-            labels = config.get("labels")
-            return f"dealt out with {escaped(labels)} {'class' if labels == 1 else 'classes'} a client"
-        case "iid":
-            return "dealt out evenly"
-    return "as clients hold them"
-
-
-def _ended(past: Past) -> str:
-    """A word if the run has not ended, or ended of itself."""
-    of = past.planned
-    rounds = plural(past.rounds, "round") if of is None else f"{past.rounds:,} of {plural(of, 'round')}"
-    if past.summary is None:
-        return (
-            f'<p class="warn">This run has not ended: it has {rounds}, and no model yet. '
-            "<code>--resume</code> goes on from here.</p>"
-        )
-    if past.config.get("stop") and past.planned is not None and past.rounds < past.planned:
-        return (
-            f'<p class="say">It ended of itself after {rounds}: a further step would have fitted '
-            "more noise than there was left to learn.</p>"
-        )
-    return ""
 
 
 def _curves(past: Past) -> str:

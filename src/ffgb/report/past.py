@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from ffgb.errors import FFGBError, command
+from ffgb.report.judged import Judged
 
 Values: TypeAlias = Sequence[float | None]
 
@@ -58,6 +59,14 @@ class Past:
     """Columns whose means differ most between clients, and those means, in standard deviations of all rows."""
     secure: str = ""
     """What masks have hidden, in a sentence; empty if nothing."""
+    sent: tuple[Mapping[str, Any], ...] = ()
+    """Every kind of message that a client sent."""
+    judged: Judged | None = None
+    """How well the model fits rows that were held out, if they were here."""
+    effects: Mapping[str, Any] | None = None
+    """What `ffgb explain` found."""
+    worth: Mapping[str, Any] | None = None
+    """What `ffgb worth` found."""
 
     def series(self, name: str) -> tuple[float | None, ...]:
         """A column in the rounds that are drawn; nothing if nothing is known."""
@@ -71,6 +80,12 @@ class Past:
     @property
     def rounds(self) -> int:
         return len(self.columns["round"])
+
+    @property
+    def used(self) -> float:
+        """Rounds without those at the end that changed nothing."""
+        used = finite((self.summary or {}).get("rounds_used"))
+        return self.rounds if used is None else used
 
     @property
     def few(self) -> bool:
@@ -91,7 +106,11 @@ class Past:
     @property
     def settings(self) -> dict[str, Any]:
         """The configuration, without folders: they are this machine's, and the page may go elsewhere."""
-        found = {name: value for name, value in self.config.items() if name not in ("versions", "asked", "exchanges")}
+        found = {
+            name: value
+            for name, value in self.config.items()
+            if name not in ("versions", "asked", "because", "exchanges")
+        }
         if isinstance(data := found.get("data"), list):
             found["data"] = [_file(name) for name in data]
         if isinstance(hashes := found.get("sha256"), dict):
@@ -114,9 +133,16 @@ class Past:
 
     @property
     def hashes(self) -> list[str]:
-        """Of the files it was trained on, in their order."""
-        found = self.config.get("sha256")
-        return [str(value) for value in found.values()] if isinstance(found, dict) else []
+        """Of the files it was trained on, in any order; nothing if they are not all known."""
+        names, found = self.config.get("data"), self.config.get("sha256")
+        if not isinstance(names, list) or not isinstance(found, dict) or not all(name in found for name in names):
+            return []
+        return sorted(str(found[name]) for name in names)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The same for runs of the same data: files count by their content, whatever they are called."""
+        return (str(self.config.get("target")), *(self.hashes or [str(self.config.get("data"))]))
 
     @property
     def versions(self) -> dict[str, Any]:
@@ -163,7 +189,11 @@ def read(path: Path, name: str, most: int) -> Past:
     summary = _content(path / "summary.json")
     if summary is not None and summary.get("rounds") != len(lines):
         summary = None  # more rounds were asked for since
-    return Past(name, config, columns, _drawn(columns, most), summary, *_clients(path))
+    known, found = _clients(path), dict[str, Any]()
+    if summary is not None:
+        found = {"effects": _content(path / "effects.json"), "worth": _content(path / "worth.json")}
+        found["judged"] = Judged.read(path)
+    return Past(name, config, columns, _drawn(columns, most), summary, *known, **found)
 
 
 def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
@@ -213,19 +243,22 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _clients(
     path: Path,
-) -> tuple[tuple[str, ...], tuple[Held, ...] | None, tuple[str, ...], tuple[tuple[str, Values], ...], str]:
-    """Names of classes, what is known of each client (None if nothing was written down), how columns differ, and what
-    masks have hidden."""
+) -> tuple[
+    tuple[str, ...], tuple[Held, ...] | None, tuple[str, ...], tuple[tuple[str, Values], ...], str, tuple[Any, ...]
+]:
+    """Names of classes, what is known of each client (None if nothing was written down), how columns differ, what
+    masks have hidden, and what clients sent: as `Past` has them."""
     file = path / "clients.json"
     if not file.exists():
-        return (), None, (), (), ""
+        return (), None, (), (), "", ()
     try:
         content = json.loads(file.read_text())
         classes = tuple(str(c) for c in content["classes"])
         clients = tuple(_held(client, len(classes)) for client in content["clients"])
         apart = tuple((str(c["name"]), tuple(finite(v) for v in c["means"])) for c in content.get("columns") or ())
         told = tuple(str(sentence) for sentence in content.get("told") or ())
-        return classes, clients, told, apart, str(content.get("secure") or "")
+        sent = tuple(dict(message) for message in content.get("sent") or ())
+        return classes, clients, told, apart, str(content.get("secure") or ""), sent
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FFGBError(f"{file} cannot be read ({error}); was it written by ffgb?") from error
 

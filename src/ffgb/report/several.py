@@ -67,7 +67,7 @@ def _swatch(run: int) -> str:
 
 def _best(pasts: Sequence[Past]) -> int | None:
     """The run with the best score, if they have the same score on the same data."""
-    if len({(past.score, str(past.config.get("data"))) for past in pasts}) > 1:
+    if len({(past.score, past.rows) for past in pasts}) > 1:
         return None
     name = pasts[0].score
     scores = {run: value for run, past in enumerate(pasts) if (value := past.last(name)) is not None}
@@ -86,7 +86,7 @@ def _unit(pasts: Sequence[Past]) -> tuple[float, str]:
 def _results(pasts: Sequence[Past], keys: Sequence[str]) -> str:
     """The best run in a sentence, and a table of all."""
     best, (unit, what) = _best(pasts), _unit(pasts)
-    alike = len({str(past.config.get("data")) for past in pasts}) == 1
+    alike = len({past.rows for past in pasts}) == 1
     lead = (
         f"Models and bytes are a client's mean, both ways, set-up included; a model is {unit:,.0f} parameters: {what}."
     )
@@ -204,6 +204,8 @@ def _settings(past: Past, first: Past) -> dict[str, Any]:
     flat |= {f"version of {name}": value for name, value in past.versions.items()}
     if flat.get("data") == first.settings.get("data") and _other_rows(past, first):
         flat["data"] = "files of the same names with other rows"
+    elif flat.get("data") != first.settings.get("data") and past.rows == first.rows:
+        flat["data"] = f"the same rows, as {past.data}"
     return flat
 
 

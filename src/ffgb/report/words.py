@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from ffgb.report.past import COSTS
 
@@ -41,6 +41,28 @@ def capital(text: str) -> str:
 
 def plural(count: float, one: str, more: str = "") -> str:
     return f"{count:,.0f} {one if count == 1 else more or one + 's'}"
+
+
+STRANDS = {"deep": "deep trees", "shallow": "shallow trees", "additive": "additive model"}
+"""The kinds of models in a blend, by their names in the metrics."""
+
+
+def chosen_of(summary: Mapping[str, Any]) -> str:
+    """Which learner was chosen, and what its parts scored; empty if someone named it.
+
+    >>> chosen_of({"learner": "trees", "because": "a large table"})
+    'Learner trees was chosen: a large table.'
+    """
+    said = f"Learner {summary['learner']} was chosen: {summary['because']}." if summary.get("because") else ""
+    if summary.get("held_out") is None or "best_round" not in summary:
+        return said
+    parts = [
+        f"{word} {figure_text(summary[f'held_out_{name}'])} (share {summary[f'share_{name}']:.0%})"
+        for name, word in STRANDS.items()
+        if f"share_{name}" in summary and f"held_out_{name}" in summary
+    ]
+    found = f"Loss at rows set aside: {figure_text(summary['held_out'])}; alone: {', '.join(parts)}."
+    return f"{said} {found}".strip()
 
 
 def figure_text(value: float) -> str:

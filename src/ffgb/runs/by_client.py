@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ffgb.core.questions import Question
 from ffgb.core.types import Array
 from ffgb.data import Dataset
 from ffgb.federation.server import Server
@@ -38,7 +39,8 @@ def described(
             del train["points"]
         points = server.clients.points[i] if server.clients.counted else None
         rows.append({"name": name, "points": points, "train": train, "test": test.get(i), **held})
-    sent = [asdict(s) for s in server.conversation.sent.values()]
+    words = _words(Question.__subclasses__())
+    sent = [asdict(s) | {"words": words.get(s.what, s.what)} for s in server.conversation.sent.values()]
     columns = [] if parts is None else _columns(dataset, parts)
     return {
         "classes": list(dataset.classes),
@@ -49,6 +51,16 @@ def described(
         "sent": sent,
         "told": list(dataset.told),
     }
+
+
+def _words(kinds: Sequence[type[Question]]) -> dict[str, str]:
+    """What questions of each kind ask for, by how the server counts them."""
+    found: dict[str, str] = {}
+    for kind in kinds:
+        if what := getattr(kind, "what", ""):
+            found[f"question {kind.__name__}"] = what
+        found |= _words(kind.__subclasses__())
+    return found
 
 
 def _held(dataset: Dataset, rows: Array) -> dict[str, Any]:

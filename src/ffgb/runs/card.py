@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ffgb.data.preprocess import RARE
 from ffgb.errors import FFGBError
+from ffgb.features.tables import LEAST
+from ffgb.report.words import chosen_of
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
@@ -28,6 +30,7 @@ def card(run: Run, model: Model, onnx: tuple[Path, bytes] | None = None, file: s
     parts = [
         f"# Model card: {_plain(run.path.name)}",
         _what(model, config, summary, file),
+        *filter(None, [chosen_of(summary)]),
         "## Results",
         *results,
         "## Data",
@@ -36,13 +39,26 @@ def card(run: Run, model: Model, onnx: tuple[Path, bytes] | None = None, file: s
         "## What left the clients",
         *_left(config, summary, known, file),
         "## Limits",
-        f"Trained without differential privacy. {known.get('secure') or SEEN} Scores are of rows that clients held "
+        f"{_privacy(summary)} {known.get('secure') or SEEN} Scores are of rows that clients held "
         "out, or of a test set of the same origin; elsewhere it may do "
         f"worse{', and for the clients at the top of the table it does already' * by_client}.",
     ]
     if onnx is not None:
         parts += ["## Using it", *_usage(model, *onnx)]
     return "\n\n".join(parts) + "\n"
+
+
+def _privacy(summary: Mapping[str, Any]) -> str:
+    """What is promised of single rows."""
+    promise = summary.get("privacy")
+    if not promise:
+        return "Trained without differential privacy."
+    warning = f" {_plain(promise['warning'])}." if promise.get("warning") else ""
+    return (
+        f"Trained with differential privacy: ε = {promise['epsilon']:g}, δ = {promise['delta']:g}, where "
+        f"{_plain(promise['adjacency'])}. The noise is {_plain(promise['noise'])}. Public, and not covered: "
+        f"{', '.join(map(_plain, promise['public']))}; nor are {_plain(promise['not_covered'])}.{warning}"
+    )
 
 
 def measured(run: Run, model: Model) -> tuple[dict[str, dict[str, Any]], str]:
@@ -170,7 +186,7 @@ def _left(config: Mapping[str, Any], summary: Mapping[str, Any], known: Mapping[
     after = (
         f" What was exchanged to make {_code(file)} of the model, if clients took part in that, is not in this table."
     )
-    rare = config.get("rare", RARE)
+    rare = max(config.get("rare", RARE), config.get("least", LEAST))
     if known.get("secure"):
         return [
             "Every kind of message that a client sent, with its arrays and the size of the largest. All sums were "
@@ -181,8 +197,8 @@ def _left(config: Mapping[str, Any], summary: Mapping[str, Any], known: Mapping[
     return [
         "Every kind of message that a client sent, with its arrays and the size of the largest. Sites with files also "
         "told their number of rows, the names and kinds of their columns, how many values are missing, sums of "
-        f"numbers, and the categories that at least {rare} of their rows have. Of the target they named every class, "
-        "also one that a single row has; or, if it is numbers that may be classes, every value.",
+        f"numbers, rows by a hash of their category, and the categories that at least {rare} rows of all sites "
+        "together have. Of the target they named every class; or, if it is numbers that may be classes, every value.",
         _table(("when", "what", "arrays", "bytes"), rows),
         total + (after if file != OWN else ""),
     ]

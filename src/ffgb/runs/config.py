@@ -27,13 +27,17 @@ from ffgb._version import __version__
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
+from ffgb.data.class_weights import weighted_by_class
+from ffgb.data.files import Bounded
 from ffgb.data.reading import Reading
 from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import FAMILIES, LEARNERS
+from ffgb.runs.choose_learner import AUTO
+from ffgb.runs.private import Agreed, private_schema
 from ffgb.runs.resolve import algorithm_class, resolved
 from ffgb.runs.starting import SETTINGS as STARTING
 from ffgb.runs.starting import starting_file, starting_model
-from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, Setting
+from ffgb.settings import GROUPS, LEARNER, METHOD, RUN, WORDS, Setting
 from ffgb.toml_files import did_you_mean, read_toml
 
 PACKAGES = (ffgb.data, ffgb.federation, ffgb.algorithms, ffgb.core, ffgb.learners, ffgb.features, ffgb.protocol)
@@ -71,10 +75,11 @@ OWN = (
     Setting(
         "learner",
         "text",
-        f"{', '.join(LEARNERS)}, or package.module:Name of your own.",
+        f"{', '.join((AUTO, *LEARNERS))}, or package.module:Name of your own.",
         LEARNER,
-        "features",
+        AUTO,
         common=True,
+        when="auto is a blend for tables, and features for images.",
     ),
     Setting(
         "validation",
@@ -110,12 +115,33 @@ SETTINGS: Mapping[str, Setting] = _collected()
 """Every setting, by name."""
 
 
+def _documented() -> str:
+    """What `Config` says of itself: each setting with its help, as `ffgb train --help-all` has it."""
+    lines = [(_Config.__doc__ or "").rstrip(), "", "    Parameters", "    ----------"]
+    for group in GROUPS:
+        for each in (each for each in SETTINGS.values() if each.group == group):
+            of = f", one of {', '.join(each.choices)}" if each.choices and each.accepts is None else ""
+            default = f"{each.default!r}" if each.default is not None else each.unset or "none"
+            lines += [f"    {each.name} : {WORDS[each.kind]}{of}; default: {default}", f"        {each.help}"]
+    return "\n".join([*lines, "    "])
+
+
 class _Config:
-    """Everything needed to repeat a run.  None means: what suits the data and the learner; `resolved` fills it in."""
+    """Everything needed to repeat a run.  None means: what suits the data and the learner; `resolved` fills it in.
+
+    >>> Config(rounds=3, learner="trees")
+    Config(rounds=3, learner='trees')
+    """
+
+    def __repr__(self) -> str:
+        """The settings that are not as by default."""
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
     def __post_init__(self: Any) -> None:
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.check(getattr(self, name)))
+        if not self.data or not all(self.data):
+            raise SettingError("data", "is empty; name a set, or files, one a client")
         if len(self.data) > 1 and (named := [n for n in self.data if n in SOURCES and not Path(n).exists()]):
             raise FFGBError(f"{named[0]} is a set of its own; name one set, or files, one a client")
         if isinstance(self.batch, float) and self.batch == 1.0:
@@ -181,7 +207,7 @@ class _Config:
         """The configuration in a run's `config.json`, if its site files are still what they were."""
         # What a version before did not know of was as it is by default now, with few exceptions.
         values = {name: content.get(name, BEFORE.get(name)) for name in SETTINGS if name in content or name in BEFORE}
-        config = Config(**values, asked=tuple(content.get("asked") or ()))
+        config = Config(**values, asked=tuple(content.get("asked") or ()), because=str(content.get("because", "")))
         before = content.get("sha256", {})
         for file, now in config.fingerprints().items():
             if now != before.get(file):
@@ -205,10 +231,12 @@ else:
         [
             *((each.name, Any, dataclasses.field(default=each.default)) for each in SETTINGS.values()),
             ("asked", tuple, dataclasses.field(default=(), compare=False)),
+            ("because", str, dataclasses.field(default="", compare=False)),
         ],
         bases=(_Config,),
         frozen=True,
-        namespace={"__doc__": _Config.__doc__, "__module__": __name__},
+        repr=False,
+        namespace={"__doc__": _documented(), "__module__": __name__},
     )
 
 
@@ -228,13 +256,16 @@ def load_data(config: Config) -> Dataset:
     if config.files:
         task = config.task or ("regression" if _regression(config.loss) else None)
         before = starting_model(config)
+        schema = private_schema(config)
+        agreed = agreed_before(config, before) if schema is None else schema
         dataset = load_sites(
             [Path(p) for p in config.data],
             config.target,
             seed=config.seed,
-            task=task,
-            classes=before.classes or None if before is not None else None,
-            table=before.table if before is not None else None,
+            task=task or agreed.task,
+            classes=agreed.classes,
+            table=agreed.table,
+            bounded=None if schema is None else Bounded(config.unit, config.unit_rows or 1),
             categories=config.categories,
             rare=config.rare,
             least=config.least,
@@ -254,7 +285,12 @@ def load_data(config: Config) -> Dataset:
             raise FFGBError(f"{dataset.name} is {dataset.task}, not {config.task}")
     if len(dataset.classes) == 1:
         raise FFGBError(f"all rows of {dataset.name} have the class {dataset.classes[0]!r}; there is nothing to learn")
-    return dataset
+    return weighted_by_class(dataset, config.class_weight)
+
+
+def agreed_before(config: Config, model: Any) -> Agreed:
+    """Columns and classes of the model that a run starts from, if it does."""
+    return Agreed() if model is None else Agreed(model.table, model.classes or None)
 
 
 def _regression(loss: str) -> bool:

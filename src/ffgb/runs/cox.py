@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 from ffgb.core.regression.cox import COX_ERRORS, TIES, CoxErrors, CoxModel, EventCounts, fit_cox
 from ffgb.core.regression.design import DesignColumn, Variable
@@ -76,13 +76,13 @@ class CoxResult:
     @property
     def p_values(self) -> Array:
         """Two-sided, from the normal distribution."""
-        found: Array = 2.0 * stats.norm.sf(np.abs(self.z))
+        found: Array = 2.0 * ndtr(-np.abs(self.z))
         return found
 
     @property
     def intervals(self) -> Array:
         """Confidence intervals, (coefficients, 2), from the normal distribution."""
-        half = stats.norm.ppf(0.5 + self.level / 2.0) * self.standard_errors
+        half = ndtri(0.5 + self.level / 2.0) * self.standard_errors
         return np.stack([self.coefficients - half, self.coefficients + half], axis=1)
 
     def risk(self, frame: pd.DataFrame) -> Array:

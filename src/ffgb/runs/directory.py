@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from ffgb.algorithms import Totals
+from ffgb.algorithms import Cells, Totals
 from ffgb.core.functions import Function, from_tensors
 from ffgb.core.geometry import Geometry
-from ffgb.errors import FFGBError, command, option
+from ffgb.errors import FFGBError, option
 from ffgb.federation.state import State
 from ffgb.files import atomic_write, others, remove_leftovers, sync_folder
 from ffgb.protocol.codec import Message, decode, encode
@@ -33,6 +33,7 @@ from ffgb.protocol.costs import Costs
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, Update
 from ffgb.protocol.messages import Setup
+from ffgb.runs.going_on import going_on
 
 log = logging.getLogger("ffgb")
 
@@ -78,7 +79,8 @@ class Run:
         """An existing directory."""
         if not (path / "config.json").exists():
             raise FFGBError(
-                f"{path} holds no run (there is no config.json in it); name the {option('out')} of an ffgb train"
+                f"{path} holds no run (there is no config.json in it); name the {option('out')} of an ffgb train or "
+                "ffgb server"
             )
         return Run(path)
 
@@ -108,6 +110,11 @@ class Run:
         """What is known about each client, if the run has ended (by_client.py)."""
         return self._read_json("clients.json") if (self.path / "clients.json").exists() else None
 
+    @property
+    def fit(self) -> dict[str, Any] | None:
+        """How well the model fits rows that were held out (fit.py), if they were on this machine."""
+        return self._read_json("fit.json") if (self.path / "fit.json").exists() else None
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._write(self.path / name, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
@@ -116,8 +123,16 @@ class Run:
 
     def reopen(self) -> None:
         """Training goes on: what was written when it had ended is of another model."""
-        models = ("model.safetensors", "distilled.safetensors", "reweighted.safetensors")
-        for name in (*models, "summary.json", "clients.json", "report.html"):
+        models = ("model.safetensors", "distilled.safetensors", "reweighted.safetensors", "recalibrated.safetensors")
+        for name in (
+            *models,
+            "summary.json",
+            "clients.json",
+            "fit.json",
+            "conformal.json",
+            "effects.json",
+            "report.html",
+        ):
             (self.path / name).unlink(missing_ok=True)
 
     def save(self, state: State, metrics: Sequence[Mapping[str, Any]], seconds: float) -> None:
@@ -314,7 +329,7 @@ class Run:
         return self.checkpoint / f"memory-{i:06d}-{since:06d}.safetensors"
 
     def _read_geometry(self, job: Job) -> Geometry | None:
-        if not (isinstance(job.algorithm, Totals) and job.algorithm.in_geometry):
+        if not isinstance(job.algorithm, Totals) or isinstance(job.algorithm, Cells):
             return None
         message = self._read(self.checkpoint / "geometry.safetensors")
         geometry = build(message.values["recipe"], message.tensors)
@@ -362,10 +377,7 @@ class Run:
         try:
             content: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError as error:
-            raise FFGBError(
-                f"{path} is not there; did the run end? continue it with: "
-                f"{command('train', resume=True, out=self.path)}"
-            ) from error
+            raise FFGBError(f"{path} is not there; did the run end? {going_on(self.path)}") from error
         except ValueError as error:
             raise FFGBError(f"{path} is not valid JSON ({error})") from error
         if not isinstance(content, dict):

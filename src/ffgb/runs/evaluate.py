@@ -16,11 +16,12 @@ from ffgb.core.types import Array
 from ffgb.data import load_sites
 from ffgb.data.dataset import HOLDOUT
 from ffgb.data.files import site_names
-from ffgb.data.preprocess import RARE
 from ffgb.data.reading import PLAIN, Reading
 from ffgb.errors import FFGBError, option
 from ffgb.runs.config import Config, load_data
+from ffgb.runs.conformal import columns as columns_of
 from ffgb.runs.directory import Run
+from ffgb.runs.fit import HeldOut, fit
 from ffgb.runs.model import Model
 
 log = logging.getLogger("ffgb")
@@ -35,6 +36,19 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
     Of a file that it was trained on, only the rows that were held out are scored; that is logged.
     """
     model = Model.load(run.path)
+    return scores_of_parts(model, held_out(run, model, files, target))
+
+
+def scores_of_parts(model: Model, rows: HeldOut) -> dict[str, dict[str, Any]]:
+    """The number of rows and the scores, of all rows and by site."""
+    scores = {"all": {"rows": len(rows.y), **model.score(rows.x, rows.y, rows.weights)}}
+    if rows.site is None or len(rows.names) == 1:
+        return scores
+    return scores | model.score_by_site(rows.x, rows.y, rows.site, rows.names, rows.weights)
+
+
+def held_out(run: Run, model: Model, files: Sequence[str] = (), target: str | None = None) -> HeldOut:
+    """The rows that a run's model is judged by: its own test rows, or those of files that it was not trained on."""
     if files:
         x, y, names, site, weights = _rows_of(run, model, [Path(f) for f in files], target)
     else:
@@ -43,15 +57,23 @@ def evaluate(run: Run, files: Sequence[str] = (), target: str | None = None) -> 
         weights = dataset.weights_test
     if len(y) == 0:
         raise FFGBError(f"the run in {run.path} held out no test rows; name files to evaluate on with {option('data')}")
-    scores = {"all": {"rows": len(y), **model.score(x, y, weights)}}
-    if site is None or len(names) == 1:
-        return scores
-    return scores | model.score_by_site(x, y, site, names, weights)
+    return HeldOut(x, y, names, site, weights)
+
+
+def judge_again(path: Path, by: Sequence[str]) -> None:
+    """Write `fit.json` of a run anew, with the subgroups of these columns."""
+    run, model = Run.open(path), Model.load(path)
+    run.write_json("fit.json", fit(model, held_out(run, model), by=by))
 
 
 def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) -> tuple[Any, ...]:
     """Points, targets, names of files, the number of each row's file, and weights: of rows that were not trained on."""
     known, config = trained_on(run, paths), run.config
+    if config.get("data") == ["sites"] and not config.get("sha256"):
+        log.warning(
+            "the rows of this run are at its sites, so it is not known whether it was trained on these files; rows "
+            "that it was trained on score too well (the model that a site keeps knows its own file)"
+        )
     parts = []
     for path, name in zip(paths, site_names(paths), strict=True):
         data = load_sites(
@@ -62,7 +84,6 @@ def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) 
             holdout=HOLDOUT if path in known else 0.0,
             classes=model.classes or None,
             table=model.form,
-            rare=int(config.get("rare") or RARE),
             weights=config.get("weights"),
             exposure=config.get("exposure"),
             group=config.get("group") if path in known else None,
@@ -99,13 +120,19 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**texts).rename(columns=quoted)  # type: ignore[arg-type]
 
 
-def predict(model: Model, file: Path, reading: Reading = PLAIN) -> pd.DataFrame:
-    """A row a row of the file: the class and its probabilities, or the predicted value."""
+def predict(model: Model, file: Path, reading: Reading = PLAIN, threshold: float | None = None) -> pd.DataFrame:
+    """A row a row of the file: the class and its probabilities, or the predicted value.
+
+    With the threshold of a coverage (conformal.py), there are the set of classes, or the ends of the interval, too.
+    """
     x = model.read(file, reading)
+    more = pd.DataFrame(index=range(len(x))) if threshold is None else columns_of(model, x, threshold)
     if not model.classes:
         values = model.predict(x)
         names = ["prediction"] if values.ndim == 1 else [f"prediction_{j}" for j in range(values.shape[1])]
-        return pd.DataFrame(dict(zip(names, values.reshape(len(x), -1).T, strict=True)))
+        found = pd.DataFrame(dict(zip(names, values.reshape(len(x), -1).T, strict=True)))
+        return pd.concat([found, more], axis=1)
     p: Array = model.predict_proba(x)
     columns: dict[str, Any] = {"prediction": np.asarray(model.classes)[p.argmax(axis=1)]}
-    return pd.DataFrame(columns | {f"probability_{name}": p[:, j] for j, name in enumerate(model.classes)})
+    found = pd.DataFrame(columns | {f"probability_{name}": p[:, j] for j, name in enumerate(model.classes)})
+    return pd.concat([found, more], axis=1)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, final
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 from ffgb.core.questions import Ask
 from ffgb.core.regression.design import DesignColumn, Records, Variable
@@ -78,13 +78,13 @@ class GLMResult:
     @property
     def p_values(self) -> Array:
         """Two-sided, from the normal distribution."""
-        found: Array = 2.0 * stats.norm.sf(np.abs(self.z))
+        found: Array = 2.0 * ndtr(-np.abs(self.z))
         return found
 
     @property
     def intervals(self) -> Array:
         """Confidence intervals, (coefficients, 2), from the normal distribution."""
-        half = stats.norm.ppf(0.5 + self.level / 2.0) * self.standard_errors
+        half = ndtri(0.5 + self.level / 2.0) * self.standard_errors
         return np.stack([self.coefficients - half, self.coefficients + half], axis=1)
 
     @property

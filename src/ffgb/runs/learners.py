@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         ridge = RIDGE if config.ridge is None else config.ridge
         features, geometry = mapped(ask, trial=trial), None
         if config.geometry == "shared" and not trial:
-            geometry = share_geometry(ask, features, config.gram, ridge, rank=config.rank, seed=config.seed)
+            geometry = share_geometry(ask, features, config.gram, config.ridge, rank=config.rank, seed=config.seed)
         return Linear(features, loss.outputs, ridge, sobolev_norm=config.sobolev_norm), geometry
 
     def opened(ask: Ask, *, trial: bool = False) -> tuple[Family, Geometry | None]:
@@ -89,8 +90,9 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
         def scaled() -> Any:
             return Maps(ask, space, config.seed).scaled
 
-        def bins(most: int, least: int) -> Bins:
-            return bins_of(ask, space.columns, space.inputs, most, 1 if trial else least)
+        def bins(most: int, least: int, a_row: float) -> Bins:
+            few = (1, math.inf) if trial else (least, a_row)
+            return bins_of(ask, space.columns, space.inputs, most, *few)
 
         inputs = Inputs(space.shape, dataset.image, loss.outputs, scaled, bins)
         return learner_class(config).configured(config, inputs), None
@@ -116,11 +118,12 @@ def _check_memory(family: Family, config: Config, dataset: Dataset) -> None:
     if config.geometry == "shared":
         groups = family.features.blocks
         sizes = {"exact": (d,), "blocks": groups, "tied": groups[:1]}
-        # the sum, what is being factored, the factor, and a client's part of it
+        # the sum, what is being factored, the factor, and a client's part of it; eigenvectors take more room
+        square = 33 if config.ridge is not None else 57
         need["the Gram"] = (
             8 * d * config.rank * 4
             if config.gram == "nystrom"
-            else 33 * sum(size**2 for size in sizes[config.gram or "exact"])
+            else square * sum(size**2 for size in sizes[config.gram or "exact"])
         )
     if (total := sum(need.values())) > (have := available()):
         parts = " and ".join(f"{size / 1e9:,.1f} GB for {what}" for what, size in need.items())

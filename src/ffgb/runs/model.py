@@ -15,15 +15,17 @@ from typing import Any, final
 import numpy as np
 
 from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
-from ffgb.core.judgement import scores_of
+from ffgb.core.judgement import CLOSEST, scores_of
+from ffgb.core.recalibration import Recalibration
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
 from ffgb.data.preprocess import Column, Table
 from ffgb.data.reading import PLAIN, Reading, kind_of
-from ffgb.errors import FFGBError, command
+from ffgb.errors import FFGBError
 from ffgb.protocol.codec import Message, decode, encode
 from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, light
+from ffgb.runs.going_on import going_on
 
 ROWS_AT_ONCE = 8192
 
@@ -42,6 +44,8 @@ class Model:
     """Names of the numbers in a point; none for images."""
     table: Table | None = None
     """How points come from raw columns, if the model was trained on tables as they are."""
+    recalibration: Recalibration | None = None
+    """What probabilities are corrected by."""
 
     def __repr__(self) -> str:
         """What it is, on one line: a notebook shows it in place of its arrays."""
@@ -76,7 +80,12 @@ class Model:
 
     def predict_proba(self, x: Array) -> Array:
         """Class probabilities (n, classes)."""
-        return self.job.loss.probability(self.decision(x))
+        return self.probability(self.decision(x))
+
+    def probability(self, f: Array) -> Array:
+        """Class probabilities (n, classes) from values of f."""
+        p = self.job.loss.probability(f)
+        return p if self.recalibration is None else self.recalibration(p)
 
     def predict(self, x: Array) -> Array:
         """Class names, or values in the target's own units."""
@@ -95,9 +104,9 @@ class Model:
             raise FFGBError("all rows to score have the weight 0; name others")
         f = self.decision(x)
         if self.job.loss.classification:
-            p = self.job.loss.probability(f)
+            p = self.probability(f)
             right = p.argmax(axis=1) == y
-            score = {"loss": _mean(self.job.loss.value(f, y), weights), "accuracy": _mean(right, weights)}
+            score = {"loss": _mean(self.losses(f, y), weights), "accuracy": _mean(right, weights)}
             return score | scores_of(p, y, weights)
         target = self.job.target
         scaled = y if target is None else target.encode(y)
@@ -107,6 +116,12 @@ class Model:
             "loss": _mean(self.job.loss.value(f, scaled), weights),
             "rmse": math.sqrt(_mean(np.square(error).sum(axis=1), weights)),
         }
+
+    def losses(self, f: Array, y: Array) -> Array:
+        """The loss of each row; the negative logarithm of the right class's corrected probability, if there is one."""
+        if self.recalibration is None:
+            return self.job.loss.value(f, y)
+        return -np.log(np.maximum(self.probability(f)[np.arange(len(y)), y], CLOSEST))
 
     def score_by_site(
         self, x: Array, y: Array, site: Array, names: Sequence[str], weights: Array | None = None
@@ -132,6 +147,7 @@ class Model:
             "classes": list(self.classes),
             "columns": list(self.columns),
             "table": None if self.table is None else self.table.to_json(),
+            **({} if self.recalibration is None else {"recalibration": self.recalibration.to_json()}),
         }
         return encode(Message("model", values=values, tensors={**light(self.f), **arrays}))
 
@@ -146,10 +162,11 @@ class Model:
         if not isinstance(job, Job):
             raise FFGBError("it does not describe a job")
         f = from_tensors(job.family, message.tensors)
-        table = values.get("table")
+        table, corrected = values.get("table"), values.get("recalibration")
         return Model(
             *(job, f, tuple(values["shape"]), tuple(values["classes"]), tuple(values["columns"])),
             table=None if table is None else Table.from_json(table),
+            recalibration=None if corrected is None else Recalibration.from_json(corrected),
         )
 
     @staticmethod
@@ -158,9 +175,7 @@ class Model:
         file = Path(path)
         if file.is_dir():
             if (file / "config.json").exists() and not (file / "model.safetensors").exists():
-                raise FFGBError(
-                    f"the run in {file} did not end; continue it with: {command('train', resume=True, out=file)}"
-                )
+                raise FFGBError(f"the run in {file} did not end; {going_on(file)}")
             file = file / "model.safetensors"
         if not file.exists():
             raise FFGBError(f"there is no model at {file}; name a run directory or its model.safetensors")

@@ -24,7 +24,9 @@ import numpy as np
 
 from ffgb._version import __version__
 from ffgb.core.functions import Block, Clipped, ClosedSum, Family, Function, OpenSum
+from ffgb.core.judgement import CLOSEST
 from ffgb.core.maps import FeatureMap
+from ffgb.core.recalibration import Recalibration
 from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
 from ffgb.errors import FFGBError, command, missing_extra, option
@@ -154,6 +156,9 @@ def to_onnx(model: Model) -> bytes:
     made = helper.make_model(
         graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="ffgb", producer_version=__version__
     )
+    if promise := getattr(model.job.algorithm, "promise", ""):
+        entry = made.metadata_props.add()
+        entry.key, entry.value = "privacy", promise
     data: bytes = made.SerializeToString()
     return data
 
@@ -181,12 +186,35 @@ def _outputs(model: Model, g: Graph, f: str) -> list[Any]:
     p = _linked(model, g, f)
     if model.job.loss.outputs == 1:
         p = g("Concat", g("Sub", np.ones(1), p), p, axis=1)
+    if model.recalibration is not None:
+        p = _recalibrated(model.recalibration, len(model.classes), g, p)
     g("Gather", np.array(model.classes, object), g("ArgMax", p, axis=1, keepdims=0), name=names["label"])
     g.cast(p, "float32", names["probabilities"])
     return [
         helper.make_tensor_value_info(names["label"], kinds.STRING, ["n"]),
         helper.make_tensor_value_info(names["probabilities"], kinds.FLOAT, ["n", len(model.classes)]),
     ]
+
+
+def _recalibrated(corrected: Recalibration, classes: int, g: Graph, p: str) -> str:
+    """Corrected probabilities, as `Recalibration` has them: a sum of one clipped ramp for each piece of the map."""
+    p = g.cast(p, "float64")
+    if classes != 2:
+        return g("Softmax", g("Mul", g("Log", g("Max", p, np.array([CLOSEST]))), np.array([corrected.low])), axis=1)
+    one = g("Slice", p, np.array([1]), np.array([2]), np.array([1]))
+    one = g("Min", g("Max", one, np.array([CLOSEST])), np.array([1.0 - CLOSEST]))
+    z = g("Sub", g("Log", one), g("Log", g("Sub", np.ones(1), one)))
+    knots, values = corrected.knots, corrected.values
+    below = g("Mul", g("Min", g("Sub", z, knots[:1]), np.zeros(1)), np.array([corrected.low]))
+    above = g("Mul", g("Max", g("Sub", z, knots[-1:]), np.zeros(1)), np.array([corrected.high]))
+    odds = g("Add", g("Add", below, above), values[:1])
+    for k in range(len(knots) - 1):
+        wide = knots[k + 1] - knots[k]
+        ramp = g("Min", g("Max", g("Sub", z, knots[k : k + 1]), np.zeros(1)), np.array([wide]))
+        odds = g("Add", odds, g("Mul", ramp, (values[k + 1 : k + 2] - values[k]) / wide))
+    # as an exponential: the sigmoid of float64 is not in every runtime
+    one = g("Div", np.ones(1), g("Add", np.ones(1), g("Exp", g("Neg", odds))))
+    return g("Concat", g("Sub", np.ones(1), one), one, axis=1)
 
 
 def _table(table: Table, g: Graph) -> str:

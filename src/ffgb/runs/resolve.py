@@ -11,18 +11,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ffgb.algorithms import Algorithm, Task
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.algorithms.parametric import Parametric
 from ffgb.core.losses import LOSSES, Loss
+from ffgb.core.types import Array
 from ffgb.data import Dataset
-from ffgb.errors import FFGBError, option
+from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
+from ffgb.features.tables import ENOUGH, MANY
+from ffgb.learners.blend import Blend, suiting
+from ffgb.learners.boosted_trees import LEAF_ROWS
 from ffgb.learners.catalogue import CLOSED, FAMILIES, GROWN, family_for
 from ffgb.learners.nets import Net
 from ffgb.privacy.masks import FEWEST
+from ffgb.runs.choose_learner import AUTO, IDLE, choose_learner
+from ffgb.runs.private import masked_by_default, with_privacy
 from ffgb.runs.starting import SHAPING, check_start, learner_of, starting_model
 from ffgb.settings import Values
 from ffgb.user_code import class_named
@@ -61,7 +69,7 @@ def learner_class(config: Values) -> Any:
             )
         return found
     if ":" not in config.learner:
-        known = ", ".join((*CLOSED, *FAMILIES))
+        known = ", ".join((AUTO, *CLOSED, *FAMILIES))
         raise FFGBError(f"there is no learner {config.learner!r}; choose {known}, or your own package.module:Name")
     return class_named(config.learner, object, "learner", otherwise=Net)
 
@@ -72,7 +80,28 @@ def make_loss(config: Values, dataset: Dataset) -> Loss:
     fields = {field.name for field in dataclasses.fields(kind)} - {"outputs"}
     own = {name: getattr(config, name) for name in fields if hasattr(config, name)}
     loss: Loss = kind.of(len(dataset.classes), dataset.outputs, **own)
+    if config.loss not in LOSSES:
+        _try_loss(loss, config.loss, dataset.y[:3])
     return loss
+
+
+def _try_loss(loss: Loss, name: str, y: Array) -> None:
+    """Raise an FFGBError if a loss of the user's own does not answer in the shapes that training needs."""
+    y = y if loss.classification else y.reshape(len(y), -1)
+    f = np.zeros((len(y), loss.outputs))
+    for method, shape in (("value", (len(y),)), ("gradient", f.shape), ("curvature", f.shape)):
+        try:
+            found = np.shape(getattr(loss, method)(f, y))
+        except Exception as error:
+            raise FFGBError(
+                f"the method {method} of the loss {name} fails for f of shape {f.shape} and y of shape {y.shape} "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        if found != shape:
+            raise FFGBError(
+                f"the method {method} of the loss {name} gives the shape {found} for f of shape {f.shape} and y of "
+                f"shape {y.shape}; it should give {shape} (targets that are numbers come as (n, c))"
+            )
 
 
 def make_space(dataset: Dataset) -> Space:
@@ -82,14 +111,18 @@ def make_space(dataset: Dataset) -> Space:
 
 def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) -> Any:
     """The configuration with every choice made."""
+    config = with_privacy(config)
     model = starting_model(config)
     if model is not None:
         config = dataclasses.replace(config, learner=learner_of(config, model, type(config)()))
     algorithm = algorithm_class(config.algorithm)
-    closed = config.learner in CLOSED
     chosen = _who(config, dataset)
     m, clients = int(chosen["participation"]), chosen["clients"]
     chosen["loss"] = _loss(config, dataset, algorithm)
+    if config.learner == AUTO:
+        learner, because = choose_learner(config, dataset, chosen)
+        config = dataclasses.replace(config, learner=learner, because=because)
+    closed = config.learner in CLOSED
     if model is not None:
         check_start(model, dataset, make_loss(dataclasses.replace(config, loss=chosen["loss"]), dataset), config.start)
     chosen["geometry"] = config.geometry or (algorithm.geometries[0] if closed or config.learner in GROWN else "local")
@@ -104,7 +137,8 @@ def resolved(config: Any, dataset: Dataset, users: Mapping[str, Sequence[str]]) 
     by_size = chosen["geometry"] == "shared" or issubclass(algorithm, Parametric)
     chosen["client_weights"] = config.client_weights or ("size" if by_size else "uniform")
     _check_weights(config, chosen)
-    chosen["secure"] = secure_or_not(config, chosen)
+    masked = masked_by_default(config, chosen["clients"])
+    chosen["secure"] = secure_or_not(dataclasses.replace(config, secure=masked), chosen)
     found = dataclasses.replace(config, **chosen)
     suits = _suits(found, dataset, algorithm, m < clients)
     unset = {name: value for name, value in suits.items() if hasattr(config, name) and getattr(config, name) is None}
@@ -118,9 +152,23 @@ def secure_or_not(config: Any, chosen: Mapping[str, Any]) -> str:
     real = tuple(config.data) == ("sites",)
     if config.secure == "off" or (config.secure is None and not real):
         return "off"
-    why = _not_secure(config, chosen)
+    _refuse_unmasked(_not_secure(config, chosen))
+    return "on"
+
+
+def refuse_at_once(config: Any, clients: int) -> None:
+    """Raise an FFGBError before any site is asked, if so many sites could not have secure totals of this job."""
+    if config.secure == "off":
+        return
+    alone = config.learner in FAMILIES and config.learner not in (*CLOSED, *GROWN)
+    geometry = config.geometry or ("local" if alone else "shared")
+    chosen = {"geometry": geometry, "clients": clients, "participation": clients, "client_weights": "size"}
+    _refuse_unmasked(_not_secure(config, chosen))
+
+
+def _refuse_unmasked(why: str | None) -> None:
     if why is None:
-        return "on"
+        return
     raise FFGBError(f"totals cannot be secure here: {why}, or say {option('secure', 'off')}, which every site is shown")
 
 
@@ -180,6 +228,8 @@ def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: b
     suits = {**fitted, **suits, **algorithm.defaults}
     if closed:
         suits |= _map_for(config, dataset, algorithm)
+    if config.learner in GROWN:
+        suits |= {"leaf_rows": LEAF_ROWS} | (suiting(len(dataset.x)) if config.learner == Blend.name else {})
     if sampled and suits["schedule"] == "search":
         # A search among few clients finds the step that is best for them.  Shorter steps average over samples, and
         # everyone should have about ten turns.
@@ -188,7 +238,8 @@ def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: b
         suits |= {"schedule": "constant", "shrinkage": math.sqrt(m / clients), "rounds": rounds}
     if not dataset.classes and "regression_rounds" in suits:
         suits["rounds"] = suits["regression_rounds"]
-    suits["step_size"] = _step_size(config, dataset, algorithm, suits)
+    if config.learner not in GROWN:
+        suits["step_size"] = _step_size(config, dataset, algorithm, suits)
     return suits
 
 
@@ -211,10 +262,22 @@ def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[
     if algorithm is not FFGBL and not issubclass(algorithm, Parametric):  # ffgb-l chooses its own
         suits["ridge"] = RIDGE
     if config.geometry == "shared":
-        suits["gram"] = "tied" if (config.map or suits["map"]) in TIED else "exact"
-        # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
-        suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
+        columns = math.prod(dataset.x.shape[1:])
+        tied = (config.map or suits["map"]) in TIED
+        suits["gram"] = "tied" if tied else "exact" if columns <= MANY else "nystrom"
+        suits["ridge"] = None
+        features = max(columns if config.learner == "linear" else ENOUGH * columns, config.features or 0)
+        if features > MANY or not _fits_itself(config, config.gram or suits["gram"]):
+            # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
+            suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
     return suits
+
+
+def _fits_itself(config: Any, gram: str) -> bool:
+    """Is λ where the evidence is largest?  So it is where nothing else chooses it and every step is searched."""
+    steps = config.local_steps in (None, 1) and config.schedule in (None, "search") and config.mu == 0.0
+    everyone = config.participation == config.clients and config.aggregate == "mean"
+    return config.algorithm == "ffgb" and steps and everyone and not config.validation and gram == "exact"
 
 
 # Checks
@@ -227,6 +290,8 @@ def _check(
     closed = config.learner in CLOSED
     if config.learner in GROWN:
         _check_grown(config, algorithm, geometry)
+    elif config.monotone:
+        raise SettingError("monotone", f"is for {option('learner', 'trees')}; {config.learner} would not keep to it")
     elif geometry == "shared" and not closed:
         raise FFGBError(
             f"{option('geometry', 'shared')} is for {' and '.join(CLOSED)}; {config.learner} has none to share"
@@ -263,9 +328,9 @@ def _check_grown(config: Any, algorithm: type[Algorithm], geometry: str) -> None
     """Learners that are grown from totals."""
     if "shared" not in algorithm.geometries:
         raise FFGBError(f"{config.learner} is grown from totals by ffgb, not by {config.algorithm}")
-    idle = {"local_steps": 1, "schedule": "constant", "mu": 0.0, "step_size": None, "client_weights": "size"}
-    for name, only in idle.items():
-        if getattr(config, name) not in (None, only):
+    for name, only in IDLE.items():
+        chosen = config.asked and name not in config.asked  # by a version before, in a run that goes on
+        if not chosen and getattr(config, name) not in (None, only):
             raise FFGBError(
                 f"{option(name)} has no effect on {config.learner}, whose steps are Newton's on all rows; leave it out"
             )

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from threadpoolctl import threadpool_limits
-
 from ffgb.engines.flower import FOREVER, POLL, START, Counted, FlowerEngine, _ask_who, _replies
 from ffgb.engines.node import pack, unpack
 from ffgb.engines.private import flwr
 from ffgb.errors import FFGBError, missing_extra, option
 from ffgb.federation.host import Holding, Resident
+from ffgb.hardware import one_blas_thread
 from ffgb.protocol.codec import shown
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.holdings import make_holdings, make_parts
@@ -52,7 +51,7 @@ def client_app(config: str) -> ClientApp:
         i = int(context.node_config["partition-id"])
         if said.get("hello"):
             return flower.Message(pack({}, {"place": i}), reply_to=message)  # type: ignore[no-any-return]
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             resident = _resident(config, i, context)
             answers = resident.answer(data["message"], said["clients"])
         token = message.metadata.message_id

@@ -1,6 +1,6 @@
 """Training as a library call: from a configuration to a run directory, as `ffgb train` does, or on arrays in memory.
 
->>> result = train(Config(data="wine", clients=4, rounds=3), workers=0)
+>>> result = train(Config(data="wine", clients=4, learner="features", rounds=3), workers=0)
 >>> result.summary["clients"], result.model.f.terms
 (4, 1)
 """
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -28,6 +27,7 @@ from ffgb.core.judgement import scores_of
 from ffgb.core.losses import Loss
 from ffgb.core.types import Array
 from ffgb.data import Dataset
+from ffgb.data.frames import as_values, numbers
 from ffgb.data.sites import Schema, tests_of
 from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError, SettingError, option
@@ -39,15 +39,23 @@ from ffgb.protocol.costs import Costs
 from ffgb.protocol.engine import Engine
 from ffgb.runs.by_client import described
 from ffgb.runs.callbacks import Callback, Functions, Told
+from ffgb.runs.certainty import interval
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import Config, load_data
+from ffgb.runs.conformal import FILE as CONFORMAL
+from ffgb.runs.conformal import calibrated
 from ffgb.runs.directory import Run
+from ffgb.runs.fit import HeldOut, fit
+from ffgb.runs.headline import headline, rounds_used
 from ffgb.runs.holdings import distilled_mean, make_holdings, make_parts, server_options
 from ffgb.runs.learners import make_algorithm, make_learner, make_student
 from ffgb.runs.model import Model
+from ffgb.runs.notebook import notebook, result_html
+from ffgb.runs.private import is_private, private_parts, promise, public_part
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.simulation import simulation
 from ffgb.runs.starting import starting_model
+from ffgb.runs.tables import as_files
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +63,6 @@ SETTLED = "settled"
 """In the line of the exchange that has settled what the result is."""
 OF_ONE_ROUND = (SETTLED, "seconds", "setup_seconds", "absent", "absent_from_step", "setup_absent")
 """What a line of the metrics says that a summary of the last line should not."""
-
-
-FACTS = ("test_accuracy", "test_rmse", "test_loss", "round", "clients", "algorithm", "learner", "data", "seconds_total")
-"""Of a summary: what a result shows of itself."""
 
 
 @final
@@ -73,21 +77,22 @@ class Result:
     finished: bool
 
     def __repr__(self) -> str:
-        """The score, and what it took, on one line."""
-        return f"Result({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+        """The score and what it took, in a few lines."""
+        return f"Result: {chr(10).join(self._lines())}"
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(name.replace('_', ' '))}</th><td>{escape(value)}</td></tr>"
-            for name, value in self._facts().items()
-        )
-        return f"<table>{rows}</table>"
+        """The same for notebooks, with a small curve."""
+        return result_html(self._lines(), self.metrics)
 
-    def _facts(self) -> dict[str, str]:
-        found = {name: self.summary[name] for name in FACTS if self.summary.get(name) is not None}
-        facts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in found.items()}
-        return facts | ({} if self.run is None else {"run": str(self.run.path)})
+    def _lines(self) -> list[str]:
+        how = f"{self.summary['algorithm']} with {self.summary['learner']} on {_named(self.summary['data'])}"
+        return [*headline(self.summary), how, *([] if self.run is None else [f"run directory: {self.run.path}"])]
+
+
+def _named(data: Any) -> str:
+    """The data of a run in a few words: files without their folders."""
+    names = [Path(str(name)).name for name in (data if isinstance(data, list) else [data])]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 @final
@@ -120,6 +125,7 @@ def train(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    tables: Mapping[str, Any] | None = None,
     workers: int | None = None,
     engine: str = "local",
     elsewhere: Elsewhere | None = None,
@@ -140,6 +146,9 @@ def train(
         The run directory.  Without it nothing is written.
     resume
         Continue the run in `out`.
+    tables
+        A data frame for each client, by its name: pandas, polars, pyarrow, DuckDB and others that speak Arrow.  The
+        training is the one with these tables as files.  A run directory needs files.
     workers
         Worker processes; None: one a core; 0: none.
     engine
@@ -160,9 +169,16 @@ def train(
     Result
         The model, the metrics of each round and the summary.
     """
-    told = Told([*callbacks, Functions(on_start, on_setup, on_round)], should_stop)
+    told = Told([*callbacks, *notebook(), Functions(on_start, on_setup, on_round)], should_stop)
     path = None if out is None else Path(out)
+    if tables is not None and (path is not None or elsewhere is not None):
+        raise FFGBError(
+            "tables are for a training in memory: a run directory remembers its files; write the tables as Parquet "
+            "files, and name these as the data of the settings"
+        )
     with ExitStack() as held:
+        if tables is not None:
+            config = held.enter_context(as_files(config, tables))
         training = _Training(config, path, told, held)
         training.open(resume=resume)
         training.meet(elsewhere, workers, engine)
@@ -170,6 +186,8 @@ def train(
         if not training.over:
             state = training.rounds(state, enough)
         result = training.end(state, elsewhere)
+    if tables is not None:  # which the files of a moment are not
+        result = dataclasses.replace(result, summary={**result.summary, "data": list(map(str, tables))})
     told.end(result)
     return result
 
@@ -213,12 +231,13 @@ class _Training:
     def meet(self, elsewhere: Elsewhere | None, workers: int | None, engine: str) -> None:
         """The data, the settings that suit them, and the clients."""
         self.dataset = load_data(self.config) if elsewhere is None else elsewhere.schema.dataset()
+        self._check_table()
         self.config = self.config.resolved(self.dataset)
         self.told.start(self.config, self.dataset)
         if self.config.precision == "int8" and self.config.geometry == "shared":
             log.warning("in a shared geometry int8 may spoil the model (experiments/README.md); float16 does not")
         if elsewhere is not None:
-            for name in ("weights", "exposure", "group", "start"):
+            for name in ("weights", "exposure", "group", "start", "class_weight"):
                 if getattr(self.config, name) is not None:
                     raise FFGBError(f"{option(name)} is for training on one machine so far; leave it out between sites")
             if self.config.validation:
@@ -237,10 +256,27 @@ class _Training:
             options["aggregate"] = distilled_mean(self.config, self.dataset)
         self.server = Server(self.engine, **options, on_setup=self.told.setup)
 
+    def _check_table(self) -> None:
+        """Is the table that of the run that is there?  Earlier versions named categories by each site's own rows."""
+        table = self.dataset.table
+        if self.run is None or table is None or not (self.run.path / "model.safetensors").exists():
+            return
+        if Model.load(self.run.path).table != table:
+            raise FFGBError(
+                f"the run in {self.path} was begun by an earlier version, which named other categories of these files; "
+                "its model can be used, but the run cannot go on: start a new one"
+            )
+
     def begin(self, elsewhere: Elsewhere | None) -> State:
         """f^0 by a set-up, or where an earlier sitting ended."""
-        algorithm, loss = make_algorithm(self.config), make_loss(self.config, self.dataset)
-        learner, first = make_learner(self.config, self.dataset), starting_model(self.config)
+        loss, target = make_loss(self.config, self.dataset), None
+        algorithm: Algorithm
+        if is_private(self.config):
+            algorithm, learner, target = private_parts(self.config, self.dataset)
+            first = None
+        else:
+            algorithm, learner = make_algorithm(self.config), make_learner(self.config, self.dataset)
+            first = starting_model(self.config)
         saved = self.run.load() if self.run is not None else None
         known, noted = self.run.load_setup() if self.run is not None and elsewhere is not None else ({}, None)
         if noted is not None:
@@ -257,9 +293,9 @@ class _Training:
                 algorithm,
                 learner,
                 loss,
-                scale_target=not loss.classification,
+                scale_target=not loss.classification and not is_private(self.config),
                 f0=None if first is None else first.f,
-                target=None if first is None else first.job.target,
+                target=target if first is None else first.job.target,
                 known=known,
                 before=self.costs,
                 keep=_keeper(self.server, None if elsewhere is None else self.run),
@@ -338,19 +374,36 @@ class _Training:
         dataset = self.dataset
         data = Model(job, f, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table).to_bytes()
         summary = _summary(self.config, self.metrics, self.seconds)
+        if is_private(self.config):
+            summary["privacy"] = promise(self.config, dataset)
         finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
         if finished:
             summary |= self._judged(model)
+            summary |= interval(summary, model, dataset, here=self.parts is not None)
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:
-            if self.server.heard:  # else it had ended before, and they were written then
+            if self.server.heard or is_private(self.config):  # else it had ended before, and they were written then
                 natural = self.config.split == "natural" or elsewhere is not None
                 names = dataset.sites if natural else [str(i) for i in range(self.server.N)]
-                self.run.write_json("clients.json", described(self.server, model, dataset, names, self.parts))
+                known = described(self.server, model, dataset, names, self.parts)
+                self.run.write_json("clients.json", public_part(known) if is_private(self.config) else known)
+            if not is_private(self.config):
+                self._judge(self.run, model)
             self.run.write_model(data)
             self.run.write_json("summary.json", summary)
             report.write([self.run.path], self.run.path / "report.html")
         return Result(self.run, model, self.metrics, summary, finished)
+
+    def _judge(self, run: Run, model: Model) -> None:
+        """Write how well the model fits the rows held out, and how far it is off there, if these are here."""
+        dataset = self.dataset
+        if self.parts is None or not len(dataset.y_test):
+            return
+        site = dataset.site_test if self.config.split == "natural" else None
+        rows = HeldOut(dataset.x_test, dataset.y_test, dataset.sites, site, dataset.weights_test)
+        run.write_json("fit.json", fit(model, rows))
+        if (thresholds := calibrated(model, rows)) is not None:
+            run.write_json(CONFORMAL, thresholds.to_json())
 
     def _judged(self, model: Model) -> dict[str, float]:
         """How good probabilities are at the rows held out, if these are here."""
@@ -415,14 +468,54 @@ def rounds_of(
         yield state, line | {SETTLED: 1.0, "seconds": time.perf_counter() - began}
 
 
+def boosted(
+    config: Config,
+    dataset: Dataset,
+    parts: list[Array],
+    make: Callable[[Config, Dataset], Learner],
+    workers: int | None,
+    state: State | None = None,
+    costs: Costs | None = None,
+) -> Iterator[tuple[State, dict[str, Any]]]:
+    """The rounds that are left, on clients that know nothing: the server tells them what they missed."""
+    holdings, options = make_holdings(config, dataset, parts)
+    with local_engine(holdings, workers, config.code) as engine:
+        server = Server(engine, **options)
+        if state is None and is_private(config):
+            private, learner, target = private_parts(config, dataset)
+            state = server.start(private, learner, make_loss(config, dataset), target=target, before=costs or Costs())
+        elif state is None:
+            algorithm, loss = make_algorithm(config), make_loss(config, dataset)
+            scale = not loss.classification
+            state = server.start(algorithm, make(config, dataset), loss, scale_target=scale, before=costs or Costs())
+        yield from rounds_of(server, state, config)
+
+
+def model_of(state: State, dataset: Dataset) -> Model:
+    """The model as it is after it was written and read."""
+    job = dataclasses.replace(state.job, family=state.result.family)
+    made = Model(job, state.result, dataset.x.shape[1:], dataset.classes, dataset.columns, dataset.table)
+    return Model.from_bytes(made.to_bytes())
+
+
+def model_in_memory(config: Config, dataset: Dataset) -> Model:
+    """The model that this configuration trains on a data set, in this process; nothing is written."""
+    config = config.resolved(dataset)
+    parts, costs = make_parts(config, dataset), Costs()
+    if config.validation:
+        config, costs, _ = choose(config, dataset, parts, 0)
+    *_, (state, _) = boosted(config, dataset, parts, make_learner, 0, None, costs)
+    return model_of(state, dataset)
+
+
 def federate(
-    clients: Sequence[tuple[Array, Array]],
+    clients: Sequence[tuple[Any, Any]],
     family: Family | Learner,
     loss: Loss,
     algorithm: Algorithm,
     rounds: int,
     *,
-    tests: Sequence[tuple[Array, Array]] = (),
+    tests: Sequence[tuple[Any, Any]] = (),
     workers: int | None = 0,
     seed: int = 0,
     participation: int | None = None,
@@ -431,6 +524,7 @@ def federate(
 ) -> tuple[State, list[dict[str, Any]]]:
     """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
 
+    x may also be a data frame of numbers, and y a column: pandas, polars, pyarrow, DuckDB and others that speak Arrow.
     The family may be one that is made in a set-up exchange, and share a geometry: a function of `ask`
     (federation/server.py).  Training begins with f⁰ = `f0`, a function of that family, or with 0.
 
@@ -449,10 +543,11 @@ def federate(
            [False]])
     """
     learner: Learner = (lambda ask: (family, None)) if isinstance(family, Family) else family
-    holdings = [Holding(x, y) for x, y in (*clients, *tests)]
+    arrays = [(numbers(x), np.asarray(as_values(y))) for x, y in (*clients, *tests)]
+    holdings = [Holding(x, y) for x, y in arrays]
     with local_engine(holdings, workers) as engine:
         options: dict[str, Any] = {"seed": seed, "participation": participation, "by_size": by_size}
-        server = Server(engine, [len(y) for _, y in clients], len(tests), **options)
+        server = Server(engine, [len(y) for _, y in arrays[: len(clients)]], len(tests), **options)
         state = server.start(algorithm, learner, loss, f0=f0)
         metrics = []
         for after, line in server.rounds(state, rounds):
@@ -466,9 +561,11 @@ def _summary(config: Config, metrics: list[dict[str, Any]], seconds: float) -> d
     return {
         "algorithm": config.algorithm,
         "learner": config.learner,
+        **({"because": config.because} if config.because else {}),
         "data": config.data[0] if len(config.data) == 1 else list(config.data),
         "clients": config.clients,
         "rounds": len(metrics) // config.phases,
+        "rounds_used": -(-rounds_used(metrics) // config.phases),
         **({"ridge": config.ridge} if config.validation else {}),
         **{name: value for name, value in last.items() if name not in OF_ONE_ROUND},
         "communication_models": last.get("models_up", 0.0) + last.get("models_down", 0.0),

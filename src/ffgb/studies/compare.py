@@ -12,8 +12,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,6 +31,7 @@ from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import algorithm_class
 from ffgb.runs.training import train
+from ffgb.studies.processes import Processes, serve
 from ffgb.studies.tuning import tune
 from ffgb.user_code import must_be_named
 
@@ -41,8 +40,6 @@ MOST = 10_000
 """Rounds of a method whose budget is something else."""
 HALVINGS = 8
 """Of a tuned step size that diverges, before it is told as that."""
-DIVERGED = 3
-"""The exit code of a run whose steps were too large."""
 
 
 @final
@@ -183,16 +180,15 @@ def _run_all(
 ) -> dict[Method, list[dict[str, Any]]]:
     """Each method with each seed, several at a time; a tuned step that diverges is halved, with all its runs anew."""
     runs: dict[Method, list[dict[str, Any]]] = {}
-    running: set[subprocess.Popen[str]] = set()
 
     def run(item: tuple[Method, int]) -> dict[str, Any]:
         (method, seed), settings = item, dict[str, Any]()
         if (race := races[method]) is not None:
             settings = {"step_size": race["step_size"] / 2 ** race["halved"]}
         config = replace(configs[method], seed=seed, **settings)
-        return _run(method, config, _folder(out, method) / str(seed), budget, unit, on_news, running)
+        return _run(method, config, _folder(out, method) / str(seed), budget, unit, on_news, processes)
 
-    with ThreadPoolExecutor(jobs or cores()) as pool:
+    with Processes("ffgb.studies.compare") as processes, ThreadPoolExecutor(jobs or cores()) as pool:
         try:
             todo = list(configs)
             while todo:
@@ -203,8 +199,7 @@ def _run_all(
                 todo = [m for m in todo if any(r["diverged"] for r in runs[m]) and _halve(out, m, races[m])]
         except BaseException:  # Ctrl-C, or a run that failed: no others are to begin, and those under way end
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.terminate()  # at any moment: what a run has written is whole
+            processes.terminate()  # at any moment: what a run has written is whole
             raise
     return runs
 
@@ -278,31 +273,20 @@ def _run(
     budget: Budget,
     unit: int,
     on_news: Callable[[str], None],
-    running: set[subprocess.Popen[str]],
+    processes: Processes,
 ) -> dict[str, Any]:
     """One run within the budget, in a process of its own: a line an exchange, and whether it diverged."""
     on_news(f"{method.name}, seed {config.seed}")
     if (out / "config.json").exists():
         code = Config.from_json(Run.open(out).config).code
         must_be_named(code, config.code, out, f"it is no run of this comparison: choose another {option('out')}")
-    job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget), "unit": unit}
-    job |= {"parent": os.getpid()}
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "ffgb.studies.compare"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **threads},
-        process_group=0,  # Ctrl-C in the terminal is for the parent, which ends its runs
-    )
-    running.add(process)
-    _, error = process.communicate(json.dumps(job))
-    running.discard(process)
-    if process.returncode not in (0, DIVERGED):
-        reason = error.strip().splitlines()[-1:] or ["it ended without a word"]
-        raise FFGBError(f"{method.name}, seed {config.seed}: {reason[0].removeprefix('ffgb: ')}")
+    diverged = False
+    if _left(config, out, budget, unit) is not None:
+        job = {"config": dataclasses.asdict(config), "out": str(out), "budget": dataclasses.asdict(budget)}
+        try:
+            diverged = processes.do({**job, "unit": unit, "parent": os.getpid()})
+        except FFGBError as error:
+            raise FFGBError(f"{method.name}, seed {config.seed}: {error}") from error
     lines, seconds, within = list[dict[str, Any]](), 0.0, True
     for line in metrics_of(out):
         seconds += line["seconds"] + (line["setup_seconds"] if not lines else 0.0)
@@ -315,7 +299,7 @@ def _run(
         }
         lines.append({**spent, **score})
     del lines[len(lines) // config.phases * config.phases :]  # a round that is not over
-    diverged = process.returncode == DIVERGED and within  # beyond the budget is none of our business
+    diverged = diverged and within  # beyond the budget is none of our business
     if not lines and not diverged:
         raise FFGBError(f"{method.name} has no round within {budget.kind}={budget.amount:g}; raise {option('budget')}")
     return {"seed": config.seed, "rounds": lines, "diverged": diverged}
@@ -345,11 +329,21 @@ def _summary(method: Method, race: Mapping[str, Any] | None, runs: list[dict[str
     return found | {"diverged": 0, "capped": capped, "mean": mean, "spread": spread, "runs": runs}
 
 
-def _main() -> None:
-    """A run, as the parent process describes it on standard input."""
-    job = json.load(sys.stdin)
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
-    config, out, budget = Config(**values), Path(job["out"]), Budget(**job["budget"])
+@final
+@dataclass(frozen=True)
+class _Left:
+    """What a run still has to do."""
+
+    config: Config
+    resume: bool
+    seen: list[dict[str, Any]]
+    """The lines of the rounds that are done."""
+    seconds: float
+    """That they took, with the set-up."""
+
+
+def _left(config: Config, out: Path, budget: Budget, unit: int) -> _Left | None:
+    """None if the run is done, or the budget spent.  What is there and does not fit is taken away."""
     seen = metrics_of(out)
     resume, done = (out / "config.json").exists(), (out / "summary.json").exists()
     if resume:
@@ -361,10 +355,22 @@ def _main() -> None:
             config, done = replace(there, rounds=config.rounds), False
         else:
             config = there
-    spent = [sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"] if seen else 0.0]
+    seconds = sum(line["seconds"] for line in seen) + seen[0]["setup_seconds"] if seen else 0.0
+    over = bool(seen) and not budget.allows(costs(seen[-1], seconds, unit, config.phases))
+    return None if done or over else _Left(config, resume, seen, seconds)
+
+
+def _do(job: Mapping[str, Any]) -> bool:
+    """A run, as the parent process describes it: whether it diverged."""
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in job["config"].items()}
+    out, budget, unit = Path(job["out"]), Budget(**job["budget"]), int(job["unit"])
+    left = _left(Config(**values), out, budget, unit)
+    if left is None:
+        return False
+    config, seen, spent = left.config, left.seen, [left.seconds]
 
     def over() -> bool:
-        return bool(seen) and not budget.allows(costs(seen[-1], spent[0], job["unit"], config.phases))
+        return bool(seen) and not budget.allows(costs(seen[-1], spent[0], unit, config.phases))
 
     def alone() -> bool:
         return os.getppid() != int(job["parent"])
@@ -374,14 +380,11 @@ def _main() -> None:
         seen.append(line)
 
     try:
-        if not (done or over()):
-            train(config, out, resume=resume, workers=0, on_round=note, enough=over, should_stop=alone)
+        train(config, out, resume=left.resume, workers=0, on_round=note, enough=over, should_stop=alone)
     except DivergedError:
-        sys.exit(DIVERGED)
-    except FFGBError as error:
-        print(f"ffgb: {error}", file=sys.stderr)
-        sys.exit(2)
+        return True
+    return False
 
 
 if __name__ == "__main__":
-    _main()
+    serve(_do)

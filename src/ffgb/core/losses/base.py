@@ -299,7 +299,9 @@ class ClassificationLoss(Loss):
         weights: Array | None = None,
     ) -> dict[str, float]:
         """Return the number, or the weight, of the rows whose most probable class is the right one: "correct"."""
-        return {"correct": total(self.probability(f).argmax(axis=1) == y, weights)}
+        p = self.probability(f)
+        chosen = p[:, 1] > p[:, 0] if p.shape[1] == 2 else p.argmax(axis=1)  # of two: ten times as fast
+        return {"correct": total(chosen == y, weights)}
 
 
 def as_columns(y: Array) -> Array:

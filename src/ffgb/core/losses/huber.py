@@ -74,7 +74,8 @@ SETTINGS = (
     Setting(
         "delta",
         "number",
-        "Where Huber's loss turns linear, in deviations of the target without its outliers (huber).",
+        "Where Huber's loss turns linear, in deviations of the target without its outliers (huber); or the δ of "
+        "--epsilon, 1e-5 if it is not given, well below one in the number of rows.",
         METHOD,
         1.0,
         above=0.0,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from scipy import stats
+from scipy.special import chdtrc, ndtri
 
 from ffgb.core.exact_sums import counted
 from ffgb.core.questions import Ask, Here, Question, Sum
@@ -83,7 +83,7 @@ class Curve:
         s, left = self.survival, self.at_risk - self.events
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = np.cumsum(np.where(left > 0, self.events / (self.at_risk * np.maximum(left, 1.0)), np.inf))
-            half = stats.norm.ppf(0.5 + level / 2.0) * np.sqrt(variance) / np.log(s)
+            half = ndtri(0.5 + level / 2.0) * np.sqrt(variance) / np.log(s)
             low, high = s ** np.exp(-half), s ** np.exp(half)
         certain = s >= 1.0
         low, high = np.where(certain, 1.0, low), np.where(certain, 1.0, high)
@@ -106,7 +106,7 @@ class LogRank:
 
     @property
     def p_value(self) -> float:
-        return float(stats.chi2.sf(self.chi2, self.degrees))
+        return float(chdtrc(self.degrees, self.chi2))
 
 
 def curves(

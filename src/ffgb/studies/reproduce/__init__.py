@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write
-from ffgb.studies.reproduce import ablations, attackers, distillation, figures, niid, precision, theory
+from ffgb.studies.reproduce import ablations, attackers, distillation, figures, niid, precision, privacy, theory
 from ffgb.studies.reproduce.experiment import SCALES as SCALES
 from ffgb.studies.reproduce.experiment import Experiment as Experiment
 from ffgb.studies.reproduce.experiment import Recall as Recall
@@ -28,6 +28,7 @@ def experiments() -> dict[str, Experiment]:
         "niid": niid.EXPERIMENT,
         "attackers": attackers.EXPERIMENT,
         "precision": precision.EXPERIMENT,
+        "privacy": privacy.EXPERIMENT,
     }
 
 

@@ -1,0 +1,165 @@
+"""What totals by cells tell of single rows: of additive models, and of blends.
+
+A difference of two versions of a blend is a sum over the rows of one fold.  Rows by pairs of cells can be put together.
+
+One client holds all rows, so its answers are the totals of any split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from ffgb.algorithms.blended import Blended
+from ffgb.core.cell_sums import CellSums
+from ffgb.core.histograms import HistogramsOf
+from ffgb.core.merged_cells import MergedHistograms
+from ffgb.core.points import Points
+from ffgb.core.splits import Splits, route
+from tests.privacy.attacks import Seen
+
+Array = np.ndarray
+
+
+@dataclass
+class Cells:
+    """Cells of which sums are in a total: of a node of a version's tree."""
+
+    version: int
+    like: object
+    """Versions with the same one can be compared: same round, strand, output, columns and path."""
+    columns: Array
+    first: Array
+    """Of each column, where its cells begin."""
+    heads: Array
+    inside: Array
+    """The rows that would be in the node, if none were left out."""
+
+
+def alone_between_versions(seen: Seen) -> set[int]:
+    """Rows that are alone in a cell of the difference of the version with all rows and one without a fold."""
+    algorithm = seen.state.job.algorithm
+    assert isinstance(algorithm, Blended)
+    z = seen.state.job.family.features(seen.dataset.x)
+    fold = algorithm.folds.of(Points(0, np.asarray(seen.dataset.x), seen.dataset.y))
+    groups: dict[object, list[Cells]] = {}
+    for cells in (*_of_trees(seen, z), *_of_columns(seen, len(z))):
+        groups.setdefault(cells.like, []).append(cells)
+    found, compared = set[int](), 0
+    for some in groups.values():
+        for whole in (each for each in some if each.version == 0):
+            for part in (each for each in some if each.version > 0):
+                compared += 1
+                rows = np.flatnonzero(whole.inside & (fold == algorithm.folds.without[part.version]))
+                both = _coarser(whole.heads, part.heads)
+                for column, first in zip(whole.columns, whole.first, strict=True):
+                    _, cell, count = np.unique(both[first + z[rows, column]], return_inverse=True, return_counts=True)
+                    found.update(rows[count[cell] == 1].tolist())
+    assert compared > 50
+    return found
+
+
+def alone_in_pairs(seen: Seen) -> set[int]:
+    """Rows that no other row is like in two columns' bins."""
+    found, z = set[int](), seen.state.job.family.features(seen.dataset.x).astype(np.int64)
+    asked, _ = next(seen.answers(CellSums))
+    question = asked.question
+    assert isinstance(question, CellSums)
+    for k, a in enumerate(question.columns):
+        for b in question.columns[k + 1 :]:
+            _, pair, count = np.unique(z[:, a] * 2**16 + z[:, b], return_inverse=True, return_counts=True)
+            found.update(np.flatnonzero(count[pair] == 1).tolist())
+    return found
+
+
+def labels_that_follow(seen: Seen) -> int:
+    """Rows whose gradient is a combination of sums of gradients by cell, for who knows the cells of all rows."""
+    hot, _ = _one_hot(seen)
+    left, sizes, _ = np.linalg.svd(hot, full_matrices=False)
+    inside = left[:, sizes > 1e-9 * sizes[0]]
+    return int((np.square(inside).sum(axis=1) > 1.0 - 1e-7).sum())
+
+
+def whole_rows(seen: Seen) -> int:
+    """Rows all of whose cells follow from rows by pairs of cells, beginning with pairs of the first column."""
+    hot, first = _one_hot(seen)
+    pairs, found = hot.T @ hot, set[tuple[int, ...]]()
+    columns = [slice(a, b) for a, b in pairwise(first)]
+    for j in range(1, len(columns)):
+        for a, b in zip(*np.nonzero(pairs[columns[0], columns[j]] == 1), strict=True):
+            known = {0: int(a), j: int(first[j] + b)}
+            while True:
+                possible = (pairs[list(known.values())] > 0).all(axis=0)
+                ways = {k: np.flatnonzero(possible[some]) for k, some in enumerate(columns) if k not in known}
+                sure = {k: int(first[k] + way[0]) for k, way in ways.items() if len(way) == 1}
+                if not sure:
+                    break
+                known |= sure
+            if len(known) == len(columns):
+                found.add(tuple(known[k] for k in range(len(columns))))
+    return len(found & {tuple(np.flatnonzero(row).tolist()) for row in hot})
+
+
+def _one_hot(seen: Seen) -> tuple[Array, list[int]]:
+    """Which cells each row is in, and where those of each column begin."""
+    z = seen.state.job.family.features(seen.dataset.x)
+    question = next(seen.answers(CellSums))[0].question
+    assert isinstance(question, CellSums)
+    sizes = question.cells[question.columns].astype(np.int64)
+    hot = [np.eye(size)[z[:, column]] for size, column in zip(sizes, question.columns, strict=True)]
+    return np.concatenate(hot, axis=1), [0, *np.cumsum(sizes).tolist()]
+
+
+def _of_trees(seen: Seen, z: Array) -> Iterator[Cells]:
+    for kind in (HistogramsOf, MergedHistograms):
+        for asked, _ in seen.answers(kind):
+            question = asked.question
+            assert isinstance(question, HistogramsOf | MergedHistograms)
+            of = question.of if isinstance(question, MergedHistograms) else question
+            _, begin = of.columns_of_cells
+            heads = begin + question.heads if isinstance(question, MergedHistograms) else np.arange(len(begin))
+            ends = [*of.starts[1:], len(heads)]
+            for (k, node), start, end in zip(of.asked.tolist(), of.starts, ends, strict=True):
+                own = of.tree == k
+                splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
+                inside = route(splits, z, np.zeros(len(z), np.int32)) == node
+                columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
+                strand, version = _strand(seen, int(of.outputs[k]))
+                like = (asked.round, strand, columns.tobytes(), inside.tobytes())
+                yield Cells(version, like, columns, np.cumsum(sizes) - sizes, heads[start:end] - start, inside)
+
+
+def _of_columns(seen: Seen, n: int) -> Iterator[Cells]:
+    for asked, _ in seen.answers(CellSums):
+        question = asked.question
+        assert isinstance(question, CellSums)
+        sizes = question.cells[question.columns].astype(np.int64)
+        first = np.cumsum(sizes) - sizes
+        own = np.arange(sizes.sum()) - np.repeat(first, sizes)
+        within = np.tile(own, len(question.outputs)) if question.heads is None else question.heads
+        for output, heads in zip(question.outputs.tolist(), within.reshape(-1, sizes.sum()), strict=True):
+            strand, version = _strand(seen, output)
+            like = (asked.round, strand)
+            yield Cells(version, like, question.columns, first, heads + np.repeat(first, sizes), np.ones(n, bool))
+
+
+def _strand(seen: Seen, output: int) -> tuple[tuple[int, int], int]:
+    """Strand and class, and version, of an entry of f."""
+    algorithm, loss = seen.state.job.algorithm, seen.loss
+    assert isinstance(algorithm, Blended)
+    number, k = divmod(output, loss.outputs)
+    strand, version = divmod(number, algorithm.each)
+    return (strand, k), version
+
+
+def _coarser(a: Array, b: Array) -> Array:
+    """A number for each cell: the same for all that are in one cell of both partitions' finest common coarsening."""
+    cells = np.arange(len(a))
+    edges = coo_matrix((np.ones(2 * len(a)), (np.tile(cells, 2), np.concatenate([a, b]))), shape=(len(a), len(a)))
+    found: Array = connected_components(edges, directed=False)[1]
+    return found

@@ -1,0 +1,164 @@
+"""Private trainings from settings: shares under masks, what is told of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from ffgb.algorithms.additive_private import AdditiveReleased
+from ffgb.errors import FFGBError, SettingError
+from ffgb.runs.config import Config
+from ffgb.runs.model import Model
+from ffgb.runs.training import Result, train
+
+SCHEMA = """target = "sick"
+[columns.age]
+bounds = [0, 100]
+[columns.job]
+type = "category"
+categories = ["nurse", "clerk", "smith"]
+[columns.sick]
+type = "category"
+categories = ["no", "yes"]
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sites' tables, with a column of patients, and their schema."""
+    folder, rng = tmp_path_factory.mktemp("private"), np.random.default_rng(0)
+    for name in ("east", "north", "west"):
+        age = rng.uniform(0, 100, 400)
+        job = np.array(["nurse", "clerk", "smith"])[rng.integers(0, 3, 400)]
+        sick = np.where(rng.random(400) < 1 / (1 + np.exp(-(age - 50) / 12)), "yes", "no")
+        lines = [
+            f"{'' if i % 20 == 0 else f'{a:.1f}'},{j},p{i // 2},{s}"
+            for i, (a, j, s) in enumerate(zip(age, job, sick, strict=True))
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["age,job,patient,sick", *lines]) + "\n")
+        (folder / f"{name}-bare.csv").write_text(
+            "\n".join(["age,job,sick", *(",".join(line.split(",")[k] for k in (0, 1, 3)) for line in lines)]) + "\n"
+        )
+    (folder / "schema.toml").write_text(SCHEMA)
+    (folder / "units.toml").write_text(SCHEMA + '[columns.patient]\ntype = "category"\n')
+    return folder
+
+
+def config(files: Path, **settings: Any) -> Any:
+    data = tuple(str(files / f"{name}-bare.csv") for name in ("east", "north", "west"))
+    values = {"data": data, "target": "sick", "epsilon": 8.0, "schema": str(files / "schema.toml"), "noise_seed": 0}
+    return Config(**{**values, **settings})
+
+
+@pytest.fixture(scope="module")
+def result(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return train(config(files), tmp_path_factory.mktemp("runs") / "run", workers=0)
+
+
+def test_it_learns_and_says_what_it_promises(result: Result) -> None:
+    summary = result.summary
+    assert summary["test_auc"] > 0.8
+    assert summary["learner"] == "additive"
+    assert summary["train_loss"] is None
+    promise = summary["privacy"]
+    assert (promise["epsilon"], promise["delta"], promise["adjacency"]) == (
+        8.0,
+        1e-5,
+        "one row is replaced by an empty one",
+    )
+    assert "complete without 1 of 3 clients" in promise["noise"]
+    assert "bounds and categories of the schema" in promise["public"]
+    assert "for experiments alone" in promise["warning"]
+
+
+def test_the_promise_is_in_the_files_of_the_run(result: Result) -> None:
+    assert result.run is not None
+    folder = result.run.path
+    assert json.loads((folder / "summary.json").read_text())["privacy"]["epsilon"] == 8.0
+    algorithm = Model.load(folder / "model.safetensors").job.algorithm
+    assert isinstance(algorithm, AdditiveReleased)
+    assert json.loads(algorithm.promise)["delta"] == 1e-5
+    text = (folder / "report.html").read_text()
+    assert "ε = 8" in text
+    clients = json.loads((folder / "clients.json").read_text())
+    assert all(client["train"] is client["test"] is client["labels"] is None for client in clients["clients"])
+    assert clients["columns"] == []
+
+
+def test_the_same_noise_seed_gives_the_same_model_and_another_another(files: Path, result: Result) -> None:
+    again, other = (train(config(files, noise_seed=seed), workers=0).model.to_bytes() for seed in (0, 1))
+    assert again == result.model.to_bytes()
+    assert other != again
+
+
+def test_without_a_noise_seed_noise_is_secret(files: Path) -> None:
+    first, second = (train(config(files, noise_seed=None), workers=0) for _ in range(2))
+    assert "warning" not in first.summary["privacy"]
+    assert first.model.to_bytes() != second.model.to_bytes()
+
+
+def test_without_masks_each_client_adds_all_the_noise(files: Path) -> None:
+    found = train(config(files, secure="off"), workers=0).summary
+    assert found["privacy"]["noise"] == "discrete Gaussian at each client: there are no masks"
+
+
+def test_a_patient_with_several_rows_costs_more(files: Path) -> None:
+    data = tuple(str(files / f"{name}.csv") for name in ("east", "north", "west"))
+    with pytest.raises(FFGBError, match="how many rows one unit has"):
+        train(config(files, data=data, schema=str(files / "units.toml"), unit="patient"), workers=0)
+    one, two = (
+        train(config(files, data=data, schema=str(files / "units.toml"), unit="patient", unit_rows=k), workers=0)
+        for k in (1, 2)
+    )
+    assert two.summary["privacy"]["adjacency"] == "all rows of one patient (up to 2) are replaced by empty ones"
+    # of each patient with two rows the second is left out
+    rows = [json.loads(each.model.job.algorithm.promise)["rows"] for each in (one, two)]  # type: ignore[attr-defined]
+    assert 2 * rows[0] == rows[1]
+    with pytest.raises(FFGBError, match="no column 'patient'"):
+        train(config(files, unit="patient", unit_rows=2), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"delta": 0.5}, "delta"),
+        ({"schema": None}, "public bounds and categories"),
+        ({"learner": "trees"}, "trees has no private form.*additive"),
+        ({"learner": "linear"}, "linear has no private form.*additive"),
+        ({"algorithm": "fedavg"}, "fedavg has no private form.*additive"),
+        ({"validation": 0.2}, "validation.*cannot be combined with"),
+        ({"stop": True}, "scores"),
+        ({"rounds": 7}, "leave.*rounds.*out"),
+    ],
+)
+def test_what_cannot_be_private_is_refused(files: Path, settings: dict[str, Any], why: str) -> None:
+    with pytest.raises((FFGBError, SettingError), match=why):
+        train(config(files, **settings), workers=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("bounds = [0, 100]", "", "public bounds of the column 'age'"),
+        ('categories = ["nurse", "clerk", "smith"]', "", "public categories of the column 'job'"),
+        ('"nurse", "clerk", "smith"', '"nurse", "clerk"', "'smith' in row"),
+        ("[0, 100]", "[0, 50]", "the schema allows numbers from 0 to 50"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(files: Path, tmp_path: Path, before: str, after: str, why: str) -> None:
+    (tmp_path / "schema.toml").write_text(SCHEMA.replace(before, after))
+    with pytest.raises(FFGBError, match=why):
+        train(config(files, schema=str(tmp_path / "schema.toml")), workers=0)
+
+
+def test_settings_of_private_trainings_need_a_budget(files: Path) -> None:
+    with pytest.raises(FFGBError, match="for private trainings"):
+        train(config(files, epsilon=None, noise_seed=None, pairs=2), workers=0)
