@@ -86,7 +86,8 @@ def test_the_bytes_of_another_file_do_not_become_features(
 
 
 def test_an_export_does_not_read_it_either() -> None:
-    from ffgb.runs.onnx import Graph, features
+    from ffgb.runs.onnx_graph import Graph
+    from ffgb.runs.onnx_maps import features
 
     with pytest.raises(FFGBError, match=WORDS):
         features(Encoder("some.onnx", (2,), 12, np.frombuffer(thief(), np.uint8)), Graph(), "x", (2,))

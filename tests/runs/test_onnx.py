@@ -22,6 +22,7 @@ from ffgb.errors import FFGBError
 from ffgb.runs import onnx as export
 from ffgb.runs.config import Config
 from ffgb.runs.model import Model
+from ffgb.runs.onnx_trials import trials
 from ffgb.runs.training import train
 from tests.data.test_preprocess import mixed
 
@@ -229,7 +230,7 @@ def test_trees_are_tried_at_their_thresholds(tmp_path: Path) -> None:
     model = train(config, workers=0).model
     stack = model.f.tensors()
     feature, threshold = (np.ravel(stack[f"parameters/{name}"]) for name in ("feature", "threshold"))
-    ((raw,), tried) = export._trials(model, None)
+    ((raw,), tried) = trials(model, None)
     assert "around the model's own thresholds and ranges, with missing values" in tried
     for j, name in enumerate(("age", "dose")):
         cuts = np.unique(threshold[(feature == j) & (threshold < 1e30)])
@@ -249,11 +250,11 @@ def test_trees_are_tried_at_their_thresholds(tmp_path: Path) -> None:
 def test_labels_are_compared(tmp_path: Path) -> None:
     model = train(Config(data="wine", clients=3, rounds=2, learner="linear"), workers=0).model
     data = export.to_onnx(model)
-    trials, tried = export._trials(model, None)
+    rows, tried = trials(model, None)
     assert tried == "1,000 random rows around the model's own thresholds and ranges"
-    assert export.difference(model, data, trials) <= export.TOLERANCE
+    assert export.difference(model, data, rows) <= export.TOLERANCE
     renamed = replace(model, classes=("other", *model.classes[1:]))
-    assert export.difference(renamed, data, trials) == np.inf
+    assert export.difference(renamed, data, rows) == np.inf
 
 
 def test_a_file_that_gives_no_numbers_is_found() -> None:
@@ -261,7 +262,7 @@ def test_a_file_that_gives_no_numbers_is_found() -> None:
     assert model.job.target is not None
     broken = replace(model.job.target, mean=model.job.target.mean * np.nan)
     data = export.to_onnx(replace(model, job=replace(model.job, target=broken)))
-    assert export.difference(model, data, export._trials(model, None)[0]) == np.inf
+    assert export.difference(model, data, trials(model, None)[0]) == np.inf
 
 
 # Places

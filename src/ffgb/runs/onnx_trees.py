@@ -6,7 +6,7 @@ its own, 0 where the category is in the set and 1 elsewhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from ffgb.core.splits import Splits
 from ffgb.core.types import Array, Parameters
 from ffgb.features.bins import Bins
 from ffgb.learners.boosted_trees import BoostedTrees
-
-if TYPE_CHECKING:
-    from ffgb.runs.onnx import Graph
+from ffgb.runs.onnx_graph import Graph, onnx_library
 
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -45,7 +43,7 @@ def values_of(phi: Bins, g: Graph, x: str, inputs: int) -> str:
     return g("Gather", together, place, axis=1)
 
 
-def sum_of_trees(family: BoostedTrees, stack: Parameters, block: Block, g: Graph, z: str, onnx: Any) -> str:
+def sum_of_trees(family: BoostedTrees, stack: Parameters, block: Block, g: Graph, z: str) -> str:
     """All trees as one ensemble, their weights and radii in the leaves."""
     bins = family.features
     sets: dict[tuple[int, bytes], int] = {}
@@ -72,6 +70,7 @@ def sum_of_trees(family: BoostedTrees, stack: Parameters, block: Block, g: Graph
             _append(nodes, tree, node, feature, "BRANCH_LEQ", 2 * s + 1, 2 * s + 2, threshold)
             tracks.append(int(missing))
     where, at, output, value = zip(*leaves, strict=True)
+    from_array = onnx_library().numpy_helper.from_array
     settings = {
         "n_targets": family.outputs,
         "nodes_treeids": nodes["tree"],
@@ -81,11 +80,11 @@ def sum_of_trees(family: BoostedTrees, stack: Parameters, block: Block, g: Graph
         "nodes_truenodeids": nodes["true"],
         "nodes_falsenodeids": nodes["false"],
         "nodes_missing_value_tracks_true": tracks,
-        "nodes_values_as_tensor": onnx.numpy_helper.from_array(np.array(nodes["value"]), "thresholds"),
+        "nodes_values_as_tensor": from_array(np.array(nodes["value"]), "thresholds"),
         "target_treeids": list(where),
         "target_nodeids": list(at),
         "target_ids": list(output),
-        "target_weights_as_tensor": onnx.numpy_helper.from_array(np.array(value), "values"),
+        "target_weights_as_tensor": from_array(np.array(value), "values"),
     }
     made = g("TreeEnsembleRegressor", _with_sets(bins, sets, g, z), domain="ai.onnx.ml", **settings)
     return g.cast(made, "float64")
