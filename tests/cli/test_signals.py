@@ -106,6 +106,13 @@ def rounds_in(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """The process has a handler for this signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def ended(process: subprocess.Popen[str]) -> str:
     """Standard error of a process that a signal was sent to; it must say as much as after Ctrl-C."""
     try:
@@ -146,7 +153,7 @@ def test_sigterm_ends_studies_as_ctrl_c_does(command: str, tmp_path: Path) -> No
         [*FFGB, name, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     if command == "tune":
-        time.sleep(4.0)
+        wait_for(lambda: catches(process.pid, signal.SIGTERM), process)  # it writes nothing that says how far it is
     else:
         wait_for(lambda: any(rounds_in(f) >= 2 for f in tmp_path.rglob("metrics.jsonl")), process)
     process.send_signal(signal.SIGTERM)
