@@ -28,7 +28,20 @@ from ffgb.deployment import keys
 from ffgb.engines import listener as door
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted
-from ffgb.engines.node import KIND, Node, pack, trusting, unpack
+from ffgb.engines.node import (
+    CHUNK,
+    ENVELOPE,
+    KEY_HEADER,
+    KIND,
+    SIGNATURE_HEADER,
+    TIME_HEADER,
+    Node,
+    mark_of,
+    pack,
+    signed_words,
+    trusting,
+    unpack,
+)
 from ffgb.engines.private import flwr
 from ffgb.errors import FFGBError
 from tests.deployment.real import free_port
@@ -54,20 +67,28 @@ class Place:
     def context(self) -> ssl.SSLContext | None:
         return trusting(self.certificate, pinned=True) if self.certificate else None
 
+    @property
+    def mark(self) -> bytes:
+        """Of this server, in signatures."""
+        return mark_of(b"" if self.certificate is None else keys.der(self.certificate, "it"))
+
     def headers(self, key: Any, when: datetime | None = None) -> dict[str, str]:
-        """As Flower's own node signs: the time, and nothing else."""
         stamp = (when or datetime.now(UTC)).isoformat()
-        signature = key.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
-        return {
-            **PROTOBUF,
-            "flwr-public-key": base64.b64encode(keys.own_public(key)).decode(),
-            "flwr-timestamp": stamp,
-            "flwr-signature": base64.b64encode(signature).decode(),
-        }
+        return signed(key, stamp, signed_words(stamp, self.mark))
 
     def post(self, path: str, content: bytes = b"", headers: dict[str, str] | None = None) -> httpx.Response:
         with httpx.Client(verify=self.context or True, timeout=10.0) as client:
             return client.post(self.url + path, content=content, headers=headers or PROTOBUF)
+
+
+def signed(key: Any, stamp: str, words: bytes) -> dict[str, str]:
+    """Headers of a request with these signed words."""
+    return {
+        **PROTOBUF,
+        KEY_HEADER: base64.b64encode(keys.own_public(key)).decode(),
+        TIME_HEADER: stamp,
+        SIGNATURE_HEADER: base64.b64encode(key.sign(words, ec.ECDSA(hashes.SHA256()))).decode(),
+    }
 
 
 @contextlib.contextmanager
@@ -130,7 +151,7 @@ def test_nothing_but_the_fleet_protocol_is_served(tls: bool, tmp_path: Path) -> 
     paths = every_path()
     assert sum(path.startswith(("/v1/control/", "/v1/runtime/")) for path in paths) > 50
     with place(tmp_path, tls=tls) as here:
-        signed = here.headers(here.keys["east"])
+        registered, stranger = here.headers(here.keys["east"]), here.headers(keys.site_key(tmp_path / "stranger"))
         allowed = {
             f"/v1/fleet/{name}" for name in (
                 "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
@@ -147,14 +168,17 @@ def test_nothing_but_the_fleet_protocol_is_served(tls: bool, tmp_path: Path) -> 
                 "/v1/ffgb/join",
                 "/v1/control/../fleet/x",
             ]:
-                for headers in (PROTOBUF, signed):
+                for headers in (PROTOBUF, stranger, registered):
                     found = client.post(here.url + path, content=b"\x0a\x00", headers=headers)
-                    expected = {401} if path in allowed and headers is PROTOBUF else {404}
-                    if path in allowed and headers is signed:
+                    expected = {404} if path not in allowed else {401}
+                    if path in allowed and (headers is registered or (headers is stranger and not tls)):
                         expected = {400, 401, 403}  # an empty request speaks for no node
                     assert found.status_code in expected, (path, found.status_code)
-                assert client.get(here.url + path).status_code == 404
+                for method in ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "FLOWER"):
+                    assert client.request(method, here.url + path, headers=registered).status_code in (404, 400)
         assert here.fleet._state.num_message_ins() == 0
+        assert {guest.name for guest in here.fleet.guests.values()} >= {"east", "north"}
+        assert len(here.fleet.guests) == 2 + (not tls)
 
 
 def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path: Path) -> None:
@@ -172,16 +196,16 @@ def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path
     assert activate(east, here.headers(east)) == 200
     assert activate(stranger, here.headers(stranger)) == 401
     assert activate(stranger, here.headers(east)) == 401  # another key than the one that signs
-    forged = here.headers(stranger) | {"flwr-public-key": here.headers(east)["flwr-public-key"]}
+    forged = here.headers(stranger) | {KEY_HEADER: here.headers(east)[KEY_HEADER]}
     assert activate(east, forged) == 401  # a registered key, and a signature by another
     old = here.headers(east, datetime.now(UTC) - timedelta(minutes=10))
     assert activate(east, old) == 401
     body = ActivateNodeRequest(public_key=keys.own_public(east), heartbeat_interval=10).SerializeToString()
     said = here.post("/v1/fleet/activate-node", body, old).json()["detail"]
     assert said == "the clocks of this site and of the server differ by 600 s; switch NTP on at both"
-    mixed = here.headers(east) | {"flwr-timestamp": datetime.now(UTC).isoformat()}
+    mixed = here.headers(east) | {TIME_HEADER: datetime.now(UTC).isoformat()}
     assert activate(east, mixed) == 401
-    for broken in ({"flwr-signature": "?"}, {"flwr-public-key": ""}, {"flwr-timestamp": "yesterday"}):
+    for broken in ({SIGNATURE_HEADER: "?"}, {KEY_HEADER: ""}, {TIME_HEADER: "yesterday"}):
         assert activate(east, here.headers(east) | broken) == 401
 
     north = NodeProto(node_id=here.nodes["north"])
@@ -203,6 +227,29 @@ def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path
     assert here.post("/v1/fleet/push-messages", b"", here.headers(east)).status_code == 401
     pushed = PushMessagesRequest(node=own).SerializeToString()
     assert here.post("/v1/fleet/push-messages", pushed, here.headers(east)).status_code == 400
+
+
+def test_a_signature_is_for_one_server(here: Place, tmp_path: Path) -> None:
+    """A site may bring one key to two servers: neither can speak to the other as the site."""
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+
+    east, stamp = here.keys["east"], datetime.now(UTC).isoformat()
+    body = ActivateNodeRequest(public_key=keys.own_public(east), heartbeat_interval=10).SerializeToString()
+    other, _ = keys.server_files(tmp_path / "other", [])
+    for words, status in (
+        (signed_words(stamp, here.mark), 200),
+        (signed_words(stamp, mark_of(keys.der(other.read_bytes(), "it"))), 401),
+        (signed_words(stamp, b""), 401),
+        (stamp.encode(), 401),  # as Flower's own nodes sign
+    ):
+        assert here.post("/v1/fleet/activate-node", body, signed(east, stamp, words)).status_code == status
+    seen: list[str] = []
+    who = here.fleet._who
+    here.fleet._who = lambda headers: seen.append(headers[b"ffgb-signature"]) or who(headers)  # type: ignore[method-assign,func-returns-value,arg-type]
+    with site(here, "east", lambda data, said: (dict(data), {})):
+        assert ask(here, "east", b"hello")
+    assert len(seen) > 3
+    assert len(set(seen)) == len(seen)
 
 
 def test_a_reply_counts_only_under_the_senders_own_number(here: Place) -> None:
