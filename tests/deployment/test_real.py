@@ -174,19 +174,28 @@ def replayed(folder: Path, config: Config) -> dict[str, Any]:
     return light(state.result)
 
 
+def steps_in(seconds: float, paths: tuple[str, ...]) -> int:
+    """How many steps a client trains in so many seconds, on this machine as busy as it is."""
+    config = Config(data=paths, target="digit", rounds=1, learner="mlp", oracle_steps=100)
+    began = time.monotonic()
+    train(config, workers=0)
+    return max(20, int(100 * 3 * seconds / (time.monotonic() - began)))
+
+
 def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
     """Set-up included: the run ends, and its model is that of those who took part.
 
     FFGB_CHURN says for how many seconds the site is killed: with 120, every ten seconds for two minutes.
     """
     seconds = float(os.environ.get("FFGB_CHURN", "6"))
-    settings: dict[str, Any] = {"learner": "mlp", "oracle_steps": int(40 * seconds)}
-    write_sites(
-        tmp_path, 40, f'target = "digit"\nsecure = "off"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\n'
+    write_sites(tmp_path, 40)
+    settings: dict[str, Any] = {"learner": "mlp", "oracle_steps": steps_in(seconds / 120, files(tmp_path))}
+    (tmp_path / "run.toml").write_text(
+        f'target = "digit"\nsecure = "off"\nlearner = "mlp"\noracle_steps = {settings["oracle_steps"]}\nrounds = 40\n'
     )
     port = free_port()
     lines_of = invite(tmp_path, port)
-    kills, deadline = 0, max(1.0, seconds / 15)
+    kills, deadline = 0, max(1.0, seconds / 10)
     with ExitStack() as held:
         for name in ("east", "west"):
             held.enter_context(client(tmp_path, name, lines_of[name]))
@@ -203,10 +212,13 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
                 kills += 1
             time.sleep(1.5 * deadline if kills == 2 else 0.0)  # once it stays away for longer than others wait
         held.enter_context(client(tmp_path, "north", lines_of["north"]))
-        assert process.wait(timeout=60 + 3 * seconds) == 0, (tmp_path / "server.log").read_text()
-    assert kills >= 2
+        assert process.wait(timeout=60 + 5 * seconds) == 0, (tmp_path / "server.log").read_text()
+    absent = sum("north" in line.get("absent", []) for line in lines(tmp_path))
+    print(f"killed {kills} times; away in {absent} of {len(lines(tmp_path))} rounds, and in the set-up in "
+          f"{len(lines(tmp_path)[0].get('setup_absent', {}))} questions")  # fmt: skip
+    assert kills >= max(2, seconds / 15)
     assert len(lines(tmp_path)) == 40
-    assert any("north" in line.get("absent", []) for line in lines(tmp_path))
+    assert absent
     config = Config(data=files(tmp_path), target="digit", rounds=40, **settings)
     there, here = light(Model.load(tmp_path / "run").f), replayed(tmp_path, config)
     assert there.keys() == here.keys()

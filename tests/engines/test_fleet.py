@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +24,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from cryptography.hazmat.primitives import hashes
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ffgb.deployment import keys
@@ -44,7 +48,7 @@ from ffgb.engines.node import (
 )
 from ffgb.engines.private import flwr
 from ffgb.errors import FFGBError
-from tests.deployment.real import free_port
+from tests.deployment.real import free_port, growth
 
 PROTOBUF = {"content-type": "application/protobuf"}
 
@@ -115,10 +119,14 @@ def every_path() -> list[str]:
     return sorted(path for _, path in PROTOBUF_REQUEST_TYPES)
 
 
-@contextlib.contextmanager
-def site(here: Place, name: str, answer: Any) -> Iterator[Node]:
+def site(here: Place, name: str, answer: Any) -> contextlib.AbstractContextManager[Node]:
     """A node in a thread."""
-    node, stop = Node(f"127.0.0.1:{here.port}", here.keys[name], here.context), threading.Event()
+    return speaking(here, name, Node(f"127.0.0.1:{here.port}", here.keys[name], here.context), answer)
+
+
+@contextlib.contextmanager
+def speaking(here: Place, name: str, node: Node, answer: Any) -> Iterator[Node]:
+    stop = threading.Event()
     thread = threading.Thread(target=node.run, args=(answer, stop, lambda t: None, lambda up: None), daemon=True)
     thread.start()
     grid = Counted(here.fleet.grid, here.fleet)
@@ -282,44 +290,77 @@ def test_a_reply_counts_only_under_the_senders_own_number(here: Place) -> None:
     assert unpack(found.content)[0]["data"] == b"honest"
 
 
-@contextlib.contextmanager
-def most_memory() -> Iterator[Callable[[], float]]:
-    """How many megabytes more than at the beginning this process's objects have had at most.
+ALONE = """
+import sys
+from pathlib import Path
 
-    The peak that Linux counts is no use here: an earlier test's may be higher, and not every kernel lets one reset it.
-    """
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    try:
-        yield lambda: (tracemalloc.get_traced_memory()[1] - before) / 2**20
-    finally:
-        tracemalloc.stop()
+from ffgb.deployment import keys
+from ffgb.engines import fleet as door
+
+port, folder = int(sys.argv[1]), Path(sys.argv[2])
+fleet = door.Fleet("127.0.0.1", port, keys.server_files(folder / "keys", []))
+fleet.admit("east", keys.own_public(keys.site_key(folder / "east")))
+with fleet.listening():
+    print("careful", flush=True)
+    sys.stdin.readline()
+    read = door.read_body
+    door.read_body = lambda headers, receive, most: read(headers, receive, 2**40)
+    print("greedy", flush=True)
+    sys.stdin.readline()
+"""
 
 
-def test_a_strangers_body_is_not_read(here: Place) -> None:
-    """300 MB without a key, and with one: the server's memory does not move."""
-    with most_memory() as most:
-        assert bytearray(b"x" * 15 * 2**20)  # two of them: the test would notice
-        assert most() > 25.0
-    chunk = bytes(2**20)
-    sent = 0
+def sends(here: Place, headers: dict[str, str], megabytes: int) -> int:
+    """Send a body to the door, until it is closed: how many megabytes went out."""
+    sent, chunk = 0, bytes(2**20)
 
     def endless() -> Iterator[bytes]:
         nonlocal sent
-        for _ in range(300):
+        for _ in range(megabytes):
             sent += 1
             yield chunk
 
-    with most_memory() as most:
-        for headers in (PROTOBUF, here.headers(here.keys["east"])):
-            for length in ({"content-length": str(300 * 2**20)}, {}):  # said, or in chunks without a length
-                with contextlib.suppress(httpx.HTTPError), httpx.Client(verify=here.context or True) as client:
-                    found = client.post(
-                        here.url + "/v1/fleet/push-object", content=endless(), headers={**headers, **length}
-                    )
-                    assert found.status_code in (401, 411, 413)
+    with contextlib.suppress(httpx.HTTPError), httpx.Client(verify=here.context or True) as client:
+        found = client.post(here.url + "/v1/fleet/push-object", content=endless(), headers=headers)
+        assert found.status_code in (400, 401, 411, 413)
+    return sent
+
+
+def test_a_strangers_body_is_not_read(tmp_path: Path) -> None:
+    """300 MB without a key, with an unregistered one, and with a registered one: the server's memory does not move.
+
+    The server is a process of its own, so what this one has used before does not count.  A server that reads all that
+    comes shows that the memory would be seen to move.
+    """
+    port, own = free_port(), {name: keys.site_key(tmp_path / name) for name in ("east", "stranger")}
+    files = keys.server_files(tmp_path / "keys", [])
+    here = Place(None, own, {}, files[0].read_bytes(), port)  # type: ignore[arg-type]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, str(port), str(tmp_path)], stdin=pipe, stdout=pipe, text=True
+    ) as alone:
+        assert alone.stdin is not None
+        assert alone.stdout is not None
+        assert alone.stdout.readline() == "careful\n"
+        with growth(alone.pid) as most:
+            sent = 0
+            for headers in (PROTOBUF, *(here.headers(key) for key in own.values())):
+                for length in ({"content-length": str(300 * 2**20)}, {}):  # said, or in chunks without a length
+                    sent += sends(here, {**headers, **length}, 300)
         assert sent  # bodies were on their way
-        assert most() < 20.0
+        careful = most()
+        alone.stdin.write("\n")
+        alone.stdin.flush()
+        assert alone.stdout.readline() == "greedy\n"
+        length = {"content-length": str(100 * 2**20)}
+        with growth(alone.pid) as most:
+            assert sends(here, {**here.headers(own["east"]), **length}, 100) == 100
+        greedy = most()
+        alone.stdin.close()
+        assert alone.wait(timeout=20) == 0
+    print(f"a server that reads nothing grew by {careful:.1f} MB, one that reads 100 MB by {greedy:.1f} MB")
+    assert careful < 20.0
+    assert greedy > 90.0
 
 
 def test_who_is_slow_or_silent_is_closed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,3 +645,175 @@ def test_an_exchange_waits_for_nothing(here: Place) -> None:
             assert ask(here, "east", os.urandom(10_000))
             seconds.append(time.monotonic() - began)
     assert sorted(seconds)[3] < 0.15  # machines are busy, but not always
+
+
+@contextlib.contextmanager
+def says(status: str, body: bytes) -> Iterator[int]:
+    """A server that answers every request with this; its port."""
+    over = threading.Event()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(0.1)
+
+        def serve() -> None:
+            while not over.is_set():
+                with contextlib.suppress(OSError):
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            thread.join()
+
+
+def told(node: Node) -> str:
+    """The first thing that a node says of its server; it goes on afterwards, until it is stopped."""
+    said: list[str] = []
+    stop = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        stop.set()
+
+    node.run(lambda data, words: ({}, {}), stop, say, lambda up: None)
+    node.close()
+    return said[0]
+
+
+def test_no_answer_of_a_server_ends_a_site(tmp_path: Path) -> None:
+    """Flower's own nodes end, and take their process along, when a server says that their version does not fit."""
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+    from flwr.supercore.runtime_version_compatibility import get_runtime_version_incompatibility_exit_message
+
+    end = json.dumps(FlowerError(ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE, "end").to_json("\x1b[2Jend yourself"))
+    assert get_runtime_version_incompatibility_exit_message(end) is not None
+    with says("426 Upgrade Required", end.encode()) as port:
+        said = told(Node(f"127.0.0.1:{port}", keys.site_key(tmp_path / "key"), None))
+    assert "refuses this site (426" in said
+    assert "\x1b" not in said
+
+
+def test_an_answer_is_no_larger_than_its_call_needs(tmp_path: Path) -> None:
+    """Of the calls only that for an object has large answers, and these are not larger than Flower's objects."""
+    with says("200 OK", bytes(2 * 2**20)) as port:
+        said = told(Node(f"127.0.0.1:{port}", keys.site_key(tmp_path / "key"), None))
+    assert "2,097,152 bytes, too many to take" in said
+    node = Node("127.0.0.1:1", keys.site_key(tmp_path / "key"), None)
+    (check,) = node._client._client.event_hooks["response"]
+    for path, size, fits in (
+        ("pull-object", CHUNK + ENVELOPE, True), ("pull-object", CHUNK + ENVELOPE + 1, False),
+        ("pull-messages", 2**20, True), ("pull-messages", 2**20 + 1, False),
+    ):  # fmt: skip
+        request = httpx.Request("POST", f"http://127.0.0.1:1/v1/fleet/{path}")
+        answer = httpx.Response(200, headers={"content-length": str(size)}, request=request)
+        with contextlib.nullcontext() if fits else pytest.raises(httpx.DecodingError, match="too many to take"):
+            check(answer)
+    node.close()
+
+
+def test_certificates_of_ones_own(tmp_path: Path) -> None:
+    """A server with a certificate by an authority: sites trust the authority, and signatures are for that server."""
+    authority, other = (Authority(tmp_path / name) for name in ("ours", "theirs"))
+    port, key = free_port(), keys.site_key(tmp_path / "east")
+    fleet = Fleet("127.0.0.1", port, authority.signs("localhost"))
+    number = fleet.admit("east", keys.own_public(key))
+    here = Place(fleet, {"east": key}, {"east": number}, authority.pem, port)
+
+    def node(trusted: bytes, host: str) -> Node:
+        return Node(f"{host}:{port}", key, trusting(trusted, pinned=False))
+
+    with fleet.listening():
+        assert "is not the one that this site trusts" in told(node(other.pem, "localhost"))  # the wrong authority
+        assert "is not the one that this site trusts" in told(node(authority.pem, "127.0.0.1"))  # another name
+        with speaking(here, "east", node(authority.pem, "localhost"), lambda data, said: (dict(data), {})):
+            (found,) = ask(here, "east", b"hello")
+            assert unpack(found.content)[0]["data"] == b"hello"
+
+
+class Authority:
+    """Signs certificates of servers."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.key = folder, ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name)])
+        made = self._made(self.name, self.key).add_extension(x509.BasicConstraints(True, None), True)
+        self.pem = made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def _made(self, name: Any, key: Any) -> Any:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(datetime.now(UTC) - timedelta(hours=1))
+            .not_valid_after(datetime.now(UTC) + timedelta(hours=1))
+        )
+
+    def signs(self, host: str) -> tuple[Path, Path]:
+        """The chain and the key of a server with this name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._made(x509.Name([]), key).add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), True)
+        form = serialization.Encoding.PEM
+        chain, secret = self.folder / "server.pem", self.folder / "server.key"
+        chain.write_bytes(b"of this server\n" + made.sign(self.key, hashes.SHA256()).public_bytes(form) + self.pem)
+        secret.write_bytes(key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        return chain, secret
+
+
+def test_a_certificate_that_is_none_is_said(tmp_path: Path) -> None:
+    chain, key = keys.server_files(tmp_path, [])
+    for text in ("", "no certificate", chain.read_text()[:90]):
+        chain.write_text(text)
+        with pytest.raises(FFGBError, match=r"the certificate in .* cannot be used"):
+            Fleet("127.0.0.1", free_port(), (chain, key))
+
+
+def test_who_opens_many_connections_crowds_out_nobody_else(here: Place) -> None:
+    """Another machine opens one after another: who was there before can take its time."""
+    flooding = threading.Event()
+
+    def flood() -> None:
+        held = deque[socket.socket]()
+        while not flooding.is_set():
+            held.append(socket.socket())
+            held[-1].bind(("127.0.0.2", 0))
+            with contextlib.suppress(OSError):
+                held[-1].connect(("127.0.0.1", here.port))
+            if len(held) > 2 * door.STRANGERS:
+                held.popleft().close()
+            time.sleep(0.002)
+        for connection in held:
+            connection.close()
+
+    strangers, until = here.fleet.listener.strangers, time.monotonic() + 20.0
+    with socket.create_connection(("127.0.0.1", here.port)) as slow:
+        while not strangers and time.monotonic() < until:
+            time.sleep(0.01)
+        (first,) = strangers
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            while len(strangers) < door.STRANGERS and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.3)  # each one more is one too many
+            assert len(strangers) <= door.STRANGERS + 1
+            assert first in strangers
+            assert here.context is not None
+            with here.context.wrap_socket(slow) as secure:
+                secure.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert secure.recv(12) == b"HTTP/1.1 404"
+            with site(here, "east", lambda data, said: (dict(data), {})):
+                (found,) = ask(here, "east", b"hello")
+            assert unpack(found.content)[0]["data"] == b"hello"
+        finally:
+            flooding.set()
+            thread.join()

@@ -69,6 +69,8 @@ OBJECTS = 64
 PER_NODE = 8
 """Requests that one node may have under way, and half of the connections that it may have."""
 BEAT = 10.0
+GUESSING = 1.0
+"""Seconds that whoever cannot join waits for the answer: no one guesses quickly."""
 
 JOIN = "/v1/ffgb/join"
 _PREFIX = "/v1/fleet/"
@@ -360,10 +362,10 @@ class Fleet:
             name, key = await asyncio.get_running_loop().run_in_executor(None, self._join, asked)
             self.admit(name, key)
         except FFGBError as error:
-            await asyncio.sleep(1.0)  # no one guesses quickly
+            await asyncio.sleep(GUESSING)
             raise RefusedError(403, str(error)) from error
         except Exception as error:  # whatever a stranger can write
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(GUESSING)
             raise RefusedError(400, "this is no request to join") from error
         return {"name": name}
 
