@@ -125,7 +125,7 @@ def test_a_model_with_another_file_than_the_owner_agreed_to_is_not_tried(tmp_pat
     with file.open("a") as more:
         more.writelines(f"{row},{'no' if i % 2 else 'yes'}\n" for i, row in enumerate(rows))
     job = {"map": str(tmp_path / "encoder.onnx"), "learner": "features", "rounds": 1}
-    model = train(Config(data=(str(file),), target="sick", **job), workers=0).model  # type: ignore[arg-type]
+    model = train(Config(data=(str(file),), target="sick", **job), workers=0).model
     site = Site("north", file, "sick")
     schema = Schema.of({"north": site.describe()}, "sick", None, 10, 10)
     parts = {"model": model.to_bytes(), "summary": json.dumps({"round": 1}).encode()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
 import os
@@ -11,7 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
+from flwr.proto.control_pb2 import StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+
+from ffgb.deployment.keys import CERTIFICATE
+from ffgb.engines.node import trusting
 from ffgb.federation.server import Server
 from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.job import light
@@ -35,10 +46,12 @@ from tests.conftest import ROOT
 from tests.deployment.real import (
     LINEAR,
     NAMES,
+    children,
     client,
     environment,
     files,
     free_port,
+    growth,
     invite,
     lines,
     listeners,
@@ -49,6 +62,13 @@ from tests.deployment.real import (
     write_sites,
 )
 from tests.engines.faults import Faulty, begins, in_set_up
+
+SERVED = {
+    f"/v1/fleet/{name}" for name in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "pull-object",
+        "push-object", "confirm-message-received",
+    )
+}  # fmt: skip
 
 
 def tutorial() -> tuple[str, str, list[str]]:
@@ -226,14 +246,56 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(there[name], array)
 
 
-def test_sigterm_ends_a_server_as_ctrl_c_does(tmp_path: Path) -> None:
+def plays_the_outsider(folder: Path, pid: int, port: int) -> float:
+    """Someone with the server's address and Flower's own calls, without a key: by how much its memory grew, in MB.
+
+    Among these calls is the one by which a stock SuperLink runs a bundle of the caller's own.
+    """
+    bundle, mark = io.BytesIO(), folder / "executed"
+    with zipfile.ZipFile(bundle, "w") as file:
+        file.writestr("evil/server.py", f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    content = bundle.getvalue()
+    run_it = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content))
+    chunk, sent = bytes(2**20), 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(300):
+            sent += 1
+            yield chunk
+
+    certificate = trusting((folder / "keys" / CERTIFICATE).read_bytes(), pinned=True)  # all who connect see it
+    with growth(pid) as most:
+        with httpx.Client(verify=certificate, timeout=20.0) as caller:
+            for _, path in PROTOBUF_REQUEST_TYPES:
+                body = run_it.SerializeToString() if path.endswith("/start-run") else b""
+                found = caller.post(f"https://127.0.0.1:{port}{path}", content=body)
+                assert found.status_code == (401 if path in SERVED else 404), path
+        for path in ("/v1/fleet/push-object", "/v1/control/start-run", "/v1/ffgb/join"):
+            for length in ({"content-length": str(300 * 2**20)}, {}):
+                with suppress(httpx.HTTPError), httpx.Client(verify=certificate, timeout=20.0) as caller:
+                    caller.post(f"https://127.0.0.1:{port}{path}", content=endless(), headers=length)
+        assert sent
+        grown = most()
+    assert listeners(pid) == [f"127.0.0.1:{port}"]
+    assert children(pid) == []
+    assert not mark.exists()
+    return grown
+
+
+def test_an_outsider_gets_nothing_and_sigterm_ends_a_server_as_ctrl_c_does(tmp_path: Path) -> None:
     write_sites(tmp_path, 100)
     port = free_port()
     lines_of = invite(tmp_path, port)
     with ExitStack() as held:
-        clients = [held.enter_context(client(tmp_path, name, lines_of[name])) for name in NAMES]
         with server(tmp_path, port) as process:
+            until(lambda: "listening on" in (tmp_path / "server.log").read_text(), 60, "nothing listens")
+            grown = plays_the_outsider(tmp_path, process.pid, port)
+            print(f"bodies of 300 MB moved the server's memory by {grown:.1f} MB")
+            assert grown < 20.0
+            clients = [held.enter_context(client(tmp_path, name, lines_of[name])) for name in NAMES]
             until(lambda: len(lines(tmp_path)) >= 2, 240, "no round was finished")
+            assert [listeners(each.pid) + children(each.pid) for each in clients] == [[], [], []]
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=10)
         assert code == 130, (tmp_path / "server.log").read_text()
