@@ -48,7 +48,6 @@ from tests.deployment.real import (
     NAMES,
     children,
     client,
-    environment,
     files,
     free_port,
     growth,
@@ -57,6 +56,7 @@ from tests.deployment.real import (
     listeners,
     run,
     server,
+    started,
     started_anew,
     until,
     write_sites,
@@ -134,14 +134,14 @@ def test_the_tutorial_as_written(tmp_path: Path) -> None:
 
 def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
     """Where all must answer: a killed site, then a killed server.  The model is that of one machine."""
-    write_sites(tmp_path, 60)
+    write_sites(tmp_path, 30)
     port = free_port()
     lines_of = invite(tmp_path, port)
     with ExitStack() as held:
         for name in ("east", "west"):
-            held.enter_context(client(tmp_path, name, lines_of[name], start=started_anew))
-        with server(tmp_path, port, log="first.log", start=started_anew) as first:
-            with client(tmp_path, "north", lines_of["north"], start=started_anew) as north:
+            held.enter_context(client(tmp_path, name, lines_of[name]))
+        with server(tmp_path, port, log="first.log") as first:
+            with client(tmp_path, "north", lines_of["north"]) as north:
                 until(lambda: len(lines(tmp_path)) >= 3, 240, "no round was finished")
                 os.kill(north.pid, signal.SIGKILL)
                 north.wait()
@@ -151,7 +151,7 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
             before = len(lines(tmp_path))
             back = until(lambda: len(lines(tmp_path)) > before + 1, 120, "no round came after the site was killed")
             before = len(lines(tmp_path))
-            assert before < 60, "the run was over before its server could be killed"
+            assert before < 30, "the run was over before its server could be killed"
             # a round counts once state.json names it; its line of metrics.jsonl is written a moment before
             counted = json.loads((tmp_path / "run" / "checkpoint" / "state.json").read_text())["t"]
             acknowledged = "".join((tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)[:counted])
@@ -162,10 +162,10 @@ def test_who_is_killed_comes_back_within_seconds(tmp_path: Path) -> None:
     limit = 5.0 * max(1.0, os.getloadavg()[0])  # beside other work Python alone takes seconds to start
     assert back <= limit, f"the killed site was back after {back:.1f} s"
     assert again <= limit, f"the killed server had its sites back after {again:.1f} s"
-    assert [line["participants"] for line in lines(tmp_path)] == [3] * 60
+    assert [line["participants"] for line in lines(tmp_path)] == [3] * 30
     assert counted >= 3
     assert (tmp_path / "run" / "metrics.jsonl").read_text().startswith(acknowledged)  # no round that counts is lost
-    config = Config(data=files(tmp_path), target="digit", rounds=60, **LINEAR)
+    config = Config(data=files(tmp_path), target="digit", rounds=30, **LINEAR)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == train(config, workers=0).model.to_bytes()
 
 
@@ -312,16 +312,14 @@ def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
     import pty
 
     write_sites(tmp_path, 3)
-    base = [sys.executable, "-m", "ffgb", "client", "--server", "127.0.0.1:1", "--data", "east.csv", "--insecure"]
+    base = ["client", "--server", "127.0.0.1:1", "--data", "east.csv", "--insecure", "--no-page"]
+    held = ExitStack()
 
-    def asked(*more: str, answer: bytes, early: bytes = b"") -> tuple[bool, subprocess.Popen[bytes], Path]:
+    def asked(*more: str, answer: bytes, early: bytes = b"") -> tuple[bool, Any, Path]:
         """Whether it asks; the process, then answered, and its output."""
         log, (ours, theirs) = tmp_path / "asked.log", pty.openpty()
-        command = [*base, "--no-page", *more]
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=file, stderr=file
-            )
+        log.unlink(missing_ok=True)
+        process = held.enter_context(started(tmp_path, log.name, *base, *more, stdin=os.ttyname(theirs)))
         os.write(ours, early)
         phrases = ("Send this, in up to", "cannot reach the server")
         until(lambda: any(w in log.read_text() for w in phrases) or process.poll() is not None, 60, "nothing was said")
@@ -331,18 +329,19 @@ def test_consent_is_asked_for_once_and_kept(tmp_path: Path) -> None:
         os.close(theirs)
         return question, process, log
 
-    # what was typed before the question is no answer to it
-    question, process, log = asked("--config", "run.toml", answer=b"n\n", early=b"y\n")
-    assert question
-    assert process.wait(timeout=60) == 2
-    assert "nothing was sent" in log.read_text()
-    for expected in (True, False):
-        question, process, log = asked("--config", "run.toml", answer=b"y\n")
-        assert question == expected
-        until(lambda: "cannot reach the server" in log.read_text(), 60, log.read_text())  # noqa: B023
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
-    (tmp_path / "run.toml").write_text('target = "digit"\nlearner = "mlp"\noracle_steps = 2\n')
-    question, process, _ = asked("--config", "run.toml", answer=b"n\n")
-    assert question  # for it is asked for something else
-    assert process.wait(timeout=60) == 2
+    with held:
+        # what was typed before the question is no answer to it
+        question, process, log = asked("--config", "run.toml", answer=b"n\n", early=b"y\n")
+        assert question
+        assert process.wait(timeout=60) == 2
+        assert "nothing was sent" in log.read_text()
+        for expected in (True, False):
+            question, process, log = asked("--config", "run.toml", answer=b"y\n")
+            assert question == expected
+            until(lambda: "cannot reach the server" in log.read_text(), 60, log.read_text())  # noqa: B023
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 0
+        (tmp_path / "run.toml").write_text('target = "digit"\nlearner = "mlp"\noracle_steps = 2\n')
+        question, process, _ = asked("--config", "run.toml", answer=b"n\n")
+        assert question  # for it is asked for something else
+        assert process.wait(timeout=60) == 2
