@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from tests.forks import Forked, command
@@ -136,3 +138,38 @@ def listeners(pid: int) -> list[str]:
     """Addresses on which a process listens."""
     found = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout
     return [line.split()[3] for line in found.splitlines() if f"pid={pid}," in line]
+
+
+@contextmanager
+def growth(pid: int) -> Iterator[Callable[[], float]]:
+    """How many megabytes more a process has had at most than at the beginning, by looking at it all the time.
+
+    The system's own peak is no use: it may be from before, and not every kernel lets one reset it.
+    """
+    before, most, over = memory(pid), memory(pid), threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not over.wait(0.002):
+            most = max(most, memory(pid))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield lambda: (max(most, memory(pid)) - before) / 2**20
+    finally:
+        over.set()
+        thread.join()
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process has in memory."""
+    file = Path(f"/proc/{pid}/statm")
+    if not file.exists():
+        pytest.skip("no /proc here to see memory in")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> list[str]:
+    """Processes that a process has started."""
+    return subprocess.run(["ps", "--ppid", str(pid), "-o", "args="], capture_output=True, text=True).stdout.split()

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from ffgb.data.sites import Schema, Site
+from ffgb.deployment.attendant import rehearse
 from ffgb.deployment.board import SiteBoard
 from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.site_report import site_report
@@ -110,3 +111,29 @@ def test_rounds_that_are_done_again_replace_those_before() -> None:
     board.own({"held out": {"round": 1, "rows": 16, "loss": 0.7}})
     (line,) = board.snapshot()["lines"]
     assert (line["test_loss"], line["train_loss"]) == (0.7, pytest.approx(0.3))
+
+
+def test_a_model_with_another_file_than_the_owner_agreed_to_is_not_tried(tmp_path: Path) -> None:
+    """Its ONNX map would be run on the site's rows."""
+    pytest.importorskip("onnxruntime")
+    from tests.deployment.test_attendant import onnx_encoder
+
+    onnx_encoder(tmp_path)
+    rng, file = np.random.default_rng(0), tmp_path / "north.csv"
+    rows = [",".join(f"{v:.3f}" for v in rng.standard_normal(30)) for _ in range(60)]
+    file.write_text(",".join(f"p{i}" for i in range(30)) + ",sick\n")
+    with file.open("a") as more:
+        more.writelines(f"{row},{'no' if i % 2 else 'yes'}\n" for i, row in enumerate(rows))
+    job = {"map": str(tmp_path / "encoder.onnx"), "learner": "features", "rounds": 1}
+    model = train(Config(data=(str(file),), target="sick", **job), workers=0).model
+    site = Site("north", file, "sick")
+    schema = Schema.of({"north": site.describe()}, "sick", None, 10, 10)
+    parts = {"model": model.to_bytes(), "summary": json.dumps({"round": 1}).encode()}
+    agreed = rehearse(site, {"data": ["sites"], **job})[1]
+    assert len(agreed.files) == 1
+    options = {"data": ["sites"], **job}
+    with pytest.raises(FFGBError, match=f"has not agreed to, with the SHA-256 {min(agreed.files)}"):
+        Keepsake(tmp_path / "home", options).keep(site, schema, 0, {}, parts, watched().snapshot())
+    assert not (tmp_path / "home").exists()
+    kept = Keepsake(tmp_path / "home", options, agreed.files)
+    assert "the model is in" in kept.keep(site, schema, 0, {}, parts, watched().snapshot())[0]

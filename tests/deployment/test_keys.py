@@ -23,6 +23,7 @@ from ffgb.deployment import keys
 from ffgb.deployment.keys import Invitation, UnreachableError
 from ffgb.deployment.site import Home
 from ffgb.engines.fleet import Fleet
+from ffgb.engines.node import trusting
 from ffgb.errors import FFGBError
 from tests.deployment.real import free_port
 
@@ -243,3 +244,42 @@ def test_a_site_that_was_removed_or_lost_its_key_is_invited_anew(
         (folder / "sites" / "north.pub").unlink()
         assert home.join(keys.invite(folder, "north", address), stop, print)
         assert keys.registered(folder) == {"north": own}
+
+
+def request(key: str, **changes: Any) -> bytes:
+    return json.dumps({"name": "north", "secret": "x", "key": key, "proof": "00", **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b"[" * 60_000, b'{"name": ' * 5_000, b"9" * 60_000, b"\xff\xfe", b'{"name": "north"}',
+     request("\ud800"), request("y", name=1e9, secret=[], proof={}), request("ecdsa-sha2-nistp256 AAAA"),
+     request("-----BEGIN PUBLIC KEY-----\nMA==\n-----END PUBLIC KEY-----"), request("y", name="../north")],
+)  # fmt: skip
+def test_what_a_stranger_writes_is_answered_in_words(body: bytes, asking: tuple[Any, str]) -> None:
+    """And nobody is registered by it."""
+    client, address = asking
+    found = client.post(f"https://{address}/v1/ffgb/join", content=body)
+    assert found.status_code in (400, 403)
+    assert "detail" in found.json()
+
+
+def test_a_long_request_to_join_is_not_read(asking: tuple[Any, str]) -> None:
+    client, address = asking
+    assert client.post(f"https://{address}/v1/ffgb/join", content=bytes(65_537)).status_code == 413
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
+    """Someone with the address of a server that has invited a site."""
+    import httpx
+
+    folder = tmp_path_factory.mktemp("keys")
+    with pytest.MonkeyPatch.context() as patch, door(folder) as (fleet, address):
+        patch.setattr("ffgb.engines.fleet.GUESSING", 0.0)
+        keys.invite(folder, "north", address)
+        context = trusting((folder / keys.CERTIFICATE).read_bytes(), pinned=True)
+        with httpx.Client(verify=context, timeout=20.0) as client:
+            yield client, address
+        assert not fleet.guests
+        assert not keys.registered(folder)

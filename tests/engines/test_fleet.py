@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,17 +24,31 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from cryptography.hazmat.primitives import hashes
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ffgb.deployment import keys
 from ffgb.engines import listener as door
 from ffgb.engines.fleet import Fleet
 from ffgb.engines.flower import Counted
-from ffgb.engines.node import KIND, Node, pack, trusting, unpack
+from ffgb.engines.node import (
+    CHUNK,
+    ENVELOPE,
+    KEY_HEADER,
+    KIND,
+    SIGNATURE_HEADER,
+    TIME_HEADER,
+    Node,
+    mark_of,
+    pack,
+    signed_words,
+    trusting,
+    unpack,
+)
 from ffgb.engines.private import flwr
 from ffgb.errors import FFGBError
-from tests.deployment.real import free_port
+from tests.deployment.real import free_port, growth
 
 PROTOBUF = {"content-type": "application/protobuf"}
 
@@ -54,20 +71,28 @@ class Place:
     def context(self) -> ssl.SSLContext | None:
         return trusting(self.certificate, pinned=True) if self.certificate else None
 
+    @property
+    def mark(self) -> bytes:
+        """Of this server, in signatures."""
+        return mark_of(b"" if self.certificate is None else keys.der(self.certificate, "it"))
+
     def headers(self, key: Any, when: datetime | None = None) -> dict[str, str]:
-        """As Flower's own node signs: the time, and nothing else."""
         stamp = (when or datetime.now(UTC)).isoformat()
-        signature = key.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
-        return {
-            **PROTOBUF,
-            "flwr-public-key": base64.b64encode(keys.own_public(key)).decode(),
-            "flwr-timestamp": stamp,
-            "flwr-signature": base64.b64encode(signature).decode(),
-        }
+        return signed(key, stamp, signed_words(stamp, self.mark))
 
     def post(self, path: str, content: bytes = b"", headers: dict[str, str] | None = None) -> httpx.Response:
         with httpx.Client(verify=self.context or True, timeout=10.0) as client:
             return client.post(self.url + path, content=content, headers=headers or PROTOBUF)
+
+
+def signed(key: Any, stamp: str, words: bytes) -> dict[str, str]:
+    """Headers of a request with these signed words."""
+    return {
+        **PROTOBUF,
+        KEY_HEADER: base64.b64encode(keys.own_public(key)).decode(),
+        TIME_HEADER: stamp,
+        SIGNATURE_HEADER: base64.b64encode(key.sign(words, ec.ECDSA(hashes.SHA256()))).decode(),
+    }
 
 
 @contextlib.contextmanager
@@ -94,10 +119,14 @@ def every_path() -> list[str]:
     return sorted(path for _, path in PROTOBUF_REQUEST_TYPES)
 
 
-@contextlib.contextmanager
-def site(here: Place, name: str, answer: Any) -> Iterator[Node]:
+def site(here: Place, name: str, answer: Any) -> contextlib.AbstractContextManager[Node]:
     """A node in a thread."""
-    node, stop = Node(f"127.0.0.1:{here.port}", here.keys[name], here.context), threading.Event()
+    return speaking(here, name, Node(f"127.0.0.1:{here.port}", here.keys[name], here.context), answer)
+
+
+@contextlib.contextmanager
+def speaking(here: Place, name: str, node: Node, answer: Any) -> Iterator[Node]:
+    stop = threading.Event()
     thread = threading.Thread(target=node.run, args=(answer, stop, lambda t: None, lambda up: None), daemon=True)
     thread.start()
     grid = Counted(here.fleet.grid, here.fleet)
@@ -130,7 +159,7 @@ def test_nothing_but_the_fleet_protocol_is_served(tls: bool, tmp_path: Path) -> 
     paths = every_path()
     assert sum(path.startswith(("/v1/control/", "/v1/runtime/")) for path in paths) > 50
     with place(tmp_path, tls=tls) as here:
-        signed = here.headers(here.keys["east"])
+        registered, stranger = here.headers(here.keys["east"]), here.headers(keys.site_key(tmp_path / "stranger"))
         allowed = {
             f"/v1/fleet/{name}" for name in (
                 "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
@@ -147,14 +176,17 @@ def test_nothing_but_the_fleet_protocol_is_served(tls: bool, tmp_path: Path) -> 
                 "/v1/ffgb/join",
                 "/v1/control/../fleet/x",
             ]:
-                for headers in (PROTOBUF, signed):
+                for headers in (PROTOBUF, stranger, registered):
                     found = client.post(here.url + path, content=b"\x0a\x00", headers=headers)
-                    expected = {401} if path in allowed and headers is PROTOBUF else {404}
-                    if path in allowed and headers is signed:
+                    expected = {404} if path not in allowed else {401}
+                    if path in allowed and (headers is registered or (headers is stranger and not tls)):
                         expected = {400, 401, 403}  # an empty request speaks for no node
                     assert found.status_code in expected, (path, found.status_code)
-                assert client.get(here.url + path).status_code == 404
+                for method in ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "FLOWER"):
+                    assert client.request(method, here.url + path, headers=registered).status_code in (404, 400)
         assert here.fleet._state.num_message_ins() == 0
+        assert {guest.name for guest in here.fleet.guests.values()} >= {"east", "north"}
+        assert len(here.fleet.guests) == 2 + (not tls)
 
 
 def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path: Path) -> None:
@@ -172,16 +204,16 @@ def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path
     assert activate(east, here.headers(east)) == 200
     assert activate(stranger, here.headers(stranger)) == 401
     assert activate(stranger, here.headers(east)) == 401  # another key than the one that signs
-    forged = here.headers(stranger) | {"flwr-public-key": here.headers(east)["flwr-public-key"]}
+    forged = here.headers(stranger) | {KEY_HEADER: here.headers(east)[KEY_HEADER]}
     assert activate(east, forged) == 401  # a registered key, and a signature by another
     old = here.headers(east, datetime.now(UTC) - timedelta(minutes=10))
     assert activate(east, old) == 401
     body = ActivateNodeRequest(public_key=keys.own_public(east), heartbeat_interval=10).SerializeToString()
     said = here.post("/v1/fleet/activate-node", body, old).json()["detail"]
     assert said == "the clocks of this site and of the server differ by 600 s; switch NTP on at both"
-    mixed = here.headers(east) | {"flwr-timestamp": datetime.now(UTC).isoformat()}
+    mixed = here.headers(east) | {TIME_HEADER: datetime.now(UTC).isoformat()}
     assert activate(east, mixed) == 401
-    for broken in ({"flwr-signature": "?"}, {"flwr-public-key": ""}, {"flwr-timestamp": "yesterday"}):
+    for broken in ({SIGNATURE_HEADER: "?"}, {KEY_HEADER: ""}, {TIME_HEADER: "yesterday"}):
         assert activate(east, here.headers(east) | broken) == 401
 
     north = NodeProto(node_id=here.nodes["north"])
@@ -203,6 +235,29 @@ def test_only_a_registered_key_comes_in_and_only_as_itself(here: Place, tmp_path
     assert here.post("/v1/fleet/push-messages", b"", here.headers(east)).status_code == 401
     pushed = PushMessagesRequest(node=own).SerializeToString()
     assert here.post("/v1/fleet/push-messages", pushed, here.headers(east)).status_code == 400
+
+
+def test_a_signature_is_for_one_server(here: Place, tmp_path: Path) -> None:
+    """A site may bring one key to two servers: neither can speak to the other as the site."""
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+
+    east, stamp = here.keys["east"], datetime.now(UTC).isoformat()
+    body = ActivateNodeRequest(public_key=keys.own_public(east), heartbeat_interval=10).SerializeToString()
+    other, _ = keys.server_files(tmp_path / "other", [])
+    for words, status in (
+        (signed_words(stamp, here.mark), 200),
+        (signed_words(stamp, mark_of(keys.der(other.read_bytes(), "it"))), 401),
+        (signed_words(stamp, b""), 401),
+        (stamp.encode(), 401),  # as Flower's own nodes sign
+    ):
+        assert here.post("/v1/fleet/activate-node", body, signed(east, stamp, words)).status_code == status
+    seen: list[str] = []
+    who = here.fleet._who
+    here.fleet._who = lambda headers: seen.append(headers[b"ffgb-signature"]) or who(headers)  # type: ignore[method-assign,func-returns-value,arg-type]
+    with site(here, "east", lambda data, said: (dict(data), {})):
+        assert ask(here, "east", b"hello")
+    assert len(seen) > 3
+    assert len(set(seen)) == len(seen)
 
 
 def test_a_reply_counts_only_under_the_senders_own_number(here: Place) -> None:
@@ -235,44 +290,77 @@ def test_a_reply_counts_only_under_the_senders_own_number(here: Place) -> None:
     assert unpack(found.content)[0]["data"] == b"honest"
 
 
-@contextlib.contextmanager
-def most_memory() -> Iterator[Callable[[], float]]:
-    """How many megabytes more than at the beginning this process's objects have had at most.
+ALONE = """
+import sys
+from pathlib import Path
 
-    The peak that Linux counts is no use here: an earlier test's may be higher, and not every kernel lets one reset it.
-    """
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    try:
-        yield lambda: (tracemalloc.get_traced_memory()[1] - before) / 2**20
-    finally:
-        tracemalloc.stop()
+from ffgb.deployment import keys
+from ffgb.engines import fleet as door
+
+port, folder = int(sys.argv[1]), Path(sys.argv[2])
+fleet = door.Fleet("127.0.0.1", port, keys.server_files(folder / "keys", []))
+fleet.admit("east", keys.own_public(keys.site_key(folder / "east")))
+with fleet.listening():
+    print("careful", flush=True)
+    sys.stdin.readline()
+    read = door.read_body
+    door.read_body = lambda headers, receive, most: read(headers, receive, 2**40)
+    print("greedy", flush=True)
+    sys.stdin.readline()
+"""
 
 
-def test_a_strangers_body_is_not_read(here: Place) -> None:
-    """300 MB without a key, and with one: the server's memory does not move."""
-    with most_memory() as most:
-        assert bytearray(b"x" * 15 * 2**20)  # two of them: the test would notice
-        assert most() > 25.0
-    chunk = bytes(2**20)
-    sent = 0
+def sends(here: Place, headers: dict[str, str], megabytes: int) -> int:
+    """Send a body to the door, until it is closed: how many megabytes went out."""
+    sent, chunk = 0, bytes(2**20)
 
     def endless() -> Iterator[bytes]:
         nonlocal sent
-        for _ in range(300):
+        for _ in range(megabytes):
             sent += 1
             yield chunk
 
-    with most_memory() as most:
-        for headers in (PROTOBUF, here.headers(here.keys["east"])):
-            for length in ({"content-length": str(300 * 2**20)}, {}):  # said, or in chunks without a length
-                with contextlib.suppress(httpx.HTTPError), httpx.Client(verify=here.context or True) as client:
-                    found = client.post(
-                        here.url + "/v1/fleet/push-object", content=endless(), headers={**headers, **length}
-                    )
-                    assert found.status_code in (401, 411, 413)
+    with contextlib.suppress(httpx.HTTPError), httpx.Client(verify=here.context or True) as client:
+        found = client.post(here.url + "/v1/fleet/push-object", content=endless(), headers=headers)
+        assert found.status_code in (400, 401, 411, 413)
+    return sent
+
+
+def test_a_strangers_body_is_not_read(tmp_path: Path) -> None:
+    """300 MB without a key, with an unregistered one, and with a registered one: the server's memory does not move.
+
+    The server is a process of its own, so what this one has used before does not count.  A server that reads all that
+    comes shows that the memory would be seen to move.
+    """
+    port, own = free_port(), {name: keys.site_key(tmp_path / name) for name in ("east", "stranger")}
+    files = keys.server_files(tmp_path / "keys", [])
+    here = Place(None, own, {}, files[0].read_bytes(), port)  # type: ignore[arg-type]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, str(port), str(tmp_path)], stdin=pipe, stdout=pipe, text=True
+    ) as alone:
+        assert alone.stdin is not None
+        assert alone.stdout is not None
+        assert alone.stdout.readline() == "careful\n"
+        with growth(alone.pid) as most:
+            sent = 0
+            for headers in (PROTOBUF, *(here.headers(key) for key in own.values())):
+                for length in ({"content-length": str(300 * 2**20)}, {}):  # said, or in chunks without a length
+                    sent += sends(here, {**headers, **length}, 300)
         assert sent  # bodies were on their way
-        assert most() < 20.0
+        careful = most()
+        alone.stdin.write("\n")
+        alone.stdin.flush()
+        assert alone.stdout.readline() == "greedy\n"
+        length = {"content-length": str(100 * 2**20)}
+        with growth(alone.pid) as most:
+            assert sends(here, {**here.headers(own["east"]), **length}, 100) == 100
+        greedy = most()
+        alone.stdin.close()
+        assert alone.wait(timeout=20) == 0
+    print(f"a server that reads nothing grew by {careful:.1f} MB, one that reads 100 MB by {greedy:.1f} MB")
+    assert careful < 20.0
+    assert greedy > 90.0
 
 
 def test_who_is_slow_or_silent_is_closed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,3 +645,175 @@ def test_an_exchange_waits_for_nothing(here: Place) -> None:
             assert ask(here, "east", os.urandom(10_000))
             seconds.append(time.monotonic() - began)
     assert sorted(seconds)[3] < 0.15  # machines are busy, but not always
+
+
+@contextlib.contextmanager
+def says(status: str, body: bytes) -> Iterator[int]:
+    """A server that answers every request with this; its port."""
+    over = threading.Event()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(0.1)
+
+        def serve() -> None:
+            while not over.is_set():
+                with contextlib.suppress(OSError):
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            thread.join()
+
+
+def told(node: Node) -> str:
+    """The first thing that a node says of its server; it goes on afterwards, until it is stopped."""
+    said: list[str] = []
+    stop = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        stop.set()
+
+    node.run(lambda data, words: ({}, {}), stop, say, lambda up: None)
+    node.close()
+    return said[0]
+
+
+def test_no_answer_of_a_server_ends_a_site(tmp_path: Path) -> None:
+    """Flower's own nodes end, and take their process along, when a server says that their version does not fit."""
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+    from flwr.supercore.runtime_version_compatibility import get_runtime_version_incompatibility_exit_message
+
+    end = json.dumps(FlowerError(ApiErrorCode.RUNTIME_VERSION_INCOMPATIBLE, "end").to_json("\x1b[2Jend yourself"))
+    assert get_runtime_version_incompatibility_exit_message(end) is not None
+    with says("426 Upgrade Required", end.encode()) as port:
+        said = told(Node(f"127.0.0.1:{port}", keys.site_key(tmp_path / "key"), None))
+    assert "refuses this site (426" in said
+    assert "\x1b" not in said
+
+
+def test_an_answer_is_no_larger_than_its_call_needs(tmp_path: Path) -> None:
+    """Of the calls only that for an object has large answers, and these are not larger than Flower's objects."""
+    with says("200 OK", bytes(2 * 2**20)) as port:
+        said = told(Node(f"127.0.0.1:{port}", keys.site_key(tmp_path / "key"), None))
+    assert "2,097,152 bytes, too many to take" in said
+    node = Node("127.0.0.1:1", keys.site_key(tmp_path / "key"), None)
+    (check,) = node._client._client.event_hooks["response"]
+    for path, size, fits in (
+        ("pull-object", CHUNK + ENVELOPE, True), ("pull-object", CHUNK + ENVELOPE + 1, False),
+        ("pull-messages", 2**20, True), ("pull-messages", 2**20 + 1, False),
+    ):  # fmt: skip
+        request = httpx.Request("POST", f"http://127.0.0.1:1/v1/fleet/{path}")
+        answer = httpx.Response(200, headers={"content-length": str(size)}, request=request)
+        with contextlib.nullcontext() if fits else pytest.raises(httpx.DecodingError, match="too many to take"):
+            check(answer)
+    node.close()
+
+
+def test_certificates_of_ones_own(tmp_path: Path) -> None:
+    """A server with a certificate by an authority: sites trust the authority, and signatures are for that server."""
+    authority, other = (Authority(tmp_path / name) for name in ("ours", "theirs"))
+    port, key = free_port(), keys.site_key(tmp_path / "east")
+    fleet = Fleet("127.0.0.1", port, authority.signs("localhost"))
+    number = fleet.admit("east", keys.own_public(key))
+    here = Place(fleet, {"east": key}, {"east": number}, authority.pem, port)
+
+    def node(trusted: bytes, host: str) -> Node:
+        return Node(f"{host}:{port}", key, trusting(trusted, pinned=False))
+
+    with fleet.listening():
+        assert "is not the one that this site trusts" in told(node(other.pem, "localhost"))  # the wrong authority
+        assert "is not the one that this site trusts" in told(node(authority.pem, "127.0.0.1"))  # another name
+        with speaking(here, "east", node(authority.pem, "localhost"), lambda data, said: (dict(data), {})):
+            (found,) = ask(here, "east", b"hello")
+            assert unpack(found.content)[0]["data"] == b"hello"
+
+
+class Authority:
+    """Signs certificates of servers."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.key = folder, ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name)])
+        made = self._made(self.name, self.key).add_extension(x509.BasicConstraints(True, None), True)
+        self.pem = made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def _made(self, name: Any, key: Any) -> Any:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(datetime.now(UTC) - timedelta(hours=1))
+            .not_valid_after(datetime.now(UTC) + timedelta(hours=1))
+        )
+
+    def signs(self, host: str) -> tuple[Path, Path]:
+        """The chain and the key of a server with this name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._made(x509.Name([]), key).add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), True)
+        form = serialization.Encoding.PEM
+        chain, secret = self.folder / "server.pem", self.folder / "server.key"
+        chain.write_bytes(b"of this server\n" + made.sign(self.key, hashes.SHA256()).public_bytes(form) + self.pem)
+        secret.write_bytes(key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        return chain, secret
+
+
+def test_a_certificate_that_is_none_is_said(tmp_path: Path) -> None:
+    chain, key = keys.server_files(tmp_path, [])
+    for text in ("", "no certificate", chain.read_text()[:90]):
+        chain.write_text(text)
+        with pytest.raises(FFGBError, match=r"the certificate in .* cannot be used"):
+            Fleet("127.0.0.1", free_port(), (chain, key))
+
+
+def test_who_opens_many_connections_crowds_out_nobody_else(here: Place) -> None:
+    """Another machine opens one after another: who was there before can take its time."""
+    flooding = threading.Event()
+
+    def flood() -> None:
+        held = deque[socket.socket]()
+        while not flooding.is_set():
+            held.append(socket.socket())
+            held[-1].bind(("127.0.0.2", 0))
+            with contextlib.suppress(OSError):
+                held[-1].connect(("127.0.0.1", here.port))
+            if len(held) > 2 * door.STRANGERS:
+                held.popleft().close()
+            time.sleep(0.002)
+        for connection in held:
+            connection.close()
+
+    strangers, until = here.fleet.listener.strangers, time.monotonic() + 20.0
+    with socket.create_connection(("127.0.0.1", here.port)) as slow:
+        while not strangers and time.monotonic() < until:
+            time.sleep(0.01)
+        (first,) = strangers
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            while len(strangers) < door.STRANGERS and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.3)  # each one more is one too many
+            assert len(strangers) <= door.STRANGERS + 1
+            assert first in strangers
+            assert here.context is not None
+            with here.context.wrap_socket(slow) as secure:
+                secure.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert secure.recv(12) == b"HTTP/1.1 404"
+            with site(here, "east", lambda data, said: (dict(data), {})):
+                (found,) = ask(here, "east", b"hello")
+            assert unpack(found.content)[0]["data"] == b"hello"
+        finally:
+            flooding.set()
+            thread.join()

@@ -288,7 +288,7 @@ def client(
         ),
         log=log and log.absolute(),
         board=SiteBoard(site.name, way.address),
-        keepsake=Keepsake(home.folder, settings),
+        keepsake=Keepsake(home.folder, settings, agreement.files),
         job=job,
     )
     _attend(way, home, attendant, screen, no_page=no_page)

@@ -121,6 +121,22 @@ def form(recipe: JSON, arrays: Mapping[str, Array]) -> JSON:
     return {name: form(part, arrays) for name, part in recipe.items()}
 
 
+def encoders(form: JSON) -> set[str]:
+    """The hashes of the ONNX files in a form.
+
+    >>> encoders([{"kind": "Encoder", "onnx": {"array": "uint8", "shape": [4], "sha256": "ab"}}])
+    {'ab'}
+    """
+    if isinstance(form, list):
+        return set[str]().union(*map(encoders, form))
+    if not isinstance(form, dict):
+        return set()
+    found = set[str]().union(*map(encoders, form.values()))
+    if form.get("kind") == "Encoder":
+        found |= {str(part["sha256"]) for part in form.values() if isinstance(part, dict) and "sha256" in part}
+    return found
+
+
 def difference(asked: JSON, agreed: JSON, most: int | None = None, at: str = "") -> str | None:
     """How a form differs from the one agreed to, in words; None if it does not."""
     where = f" for {at}" if at else ""
@@ -189,6 +205,11 @@ class Agreement:
         """Was it rehearsed with the columns and the number of classes that all sites have agreed on?"""
         table = () if schema.table is None else schema.table.names
         return self.columns == tuple(table) and self.classes == len(schema.classes)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Hashes of the ONNX files that are part of it."""
+        return frozenset(encoders([asked for _, asked in self.questions]))
 
     def times(self, name: str) -> int:
         """How many different questions of this kind a training has."""

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ffgb.data.sites import Schema, Site
+from ffgb.deployment.agreement import encoders, form
 from ffgb.deployment.keys import private
 from ffgb.deployment.site_report import REPORT, SCORES, site_report
 from ffgb.errors import FFGBError, command
 from ffgb.files import atomic_write
+from ffgb.protocol.codec import decode
 from ffgb.runs.certainty import of_accuracy
 from ffgb.runs.config import Config
 from ffgb.runs.conformal import FILE as CONFORMAL
@@ -40,6 +42,8 @@ class Keepsake:
     folder: Path
     settings: Mapping[str, Any]
     """The options of the job."""
+    files: frozenset[str] = frozenset()
+    """Hashes of the ONNX files that the owner has agreed to: a model with another one is not tried."""
 
     def keep(
         self,
@@ -57,6 +61,11 @@ class Keepsake:
         """
         try:
             model = Model.from_bytes(parts["model"])
+            sent = decode(parts["model"])
+            if strange := encoders(form(sent.values["recipe"], sent.tensors)) - self.files:
+                raise FFGBError(
+                    f"it has an ONNX file that this site has not agreed to, with the SHA-256 {min(strange)}"
+                )
             summary = json.loads(parts["summary"])
             rounds = int(summary["round"])
         except (FFGBError, KeyError, TypeError, ValueError) as error:

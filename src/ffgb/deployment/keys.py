@@ -346,7 +346,7 @@ def join(invitation: Invitation, key: Any) -> bytes:
     proof = key.sign(words, ec.ECDSA(hashes.SHA256())).hex()
     asked = {"name": invitation.name, "secret": invitation.secret, "key": pem.decode(), "proof": proof}
     try:
-        hooks: Any = {"response": [bounded(65536)]}
+        hooks: Any = {"response": [bounded(lambda path: 65536)]}
         with httpx.Client(verify=trusting(certificate, pinned=True), timeout=30.0, event_hooks=hooks) as client:
             answer = client.post(url + JOIN, json=asked)
     except httpx.HTTPError as error:

@@ -4,7 +4,7 @@ A site's node (engines/node.py) is the only thing that connects.  It asks for me
 until there is one; it sends its reply in parts.  The door below lets a request in by these rules, in this order:
 
 1. Only the eight calls that a node needs, and the one by which an invited site joins.  Other paths answer 404.
-2. The request is signed by a registered key, before any of its body is read.  Otherwise 401.
+2. The request is signed by a registered key, for this server, before any of its body is read.  Otherwise 401.
 3. Its body is no larger than the job can need, and comes in time.
 4. It speaks for the node of that key, and of objects that this node was given or has announced.
 
@@ -45,6 +45,15 @@ from ffgb.engines.listener import (
     read_body,
     thin_out,
 )
+from ffgb.engines.node import (
+    CHUNK,
+    ENVELOPE,
+    KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIME_HEADER,
+    mark_of,
+    signed_words,
+)
 from ffgb.errors import FFGBError
 
 log = logging.getLogger("ffgb")
@@ -55,15 +64,13 @@ SKEW = 300.0
 """Seconds by which a site's clock may differ from the server's."""
 SMALL = 64 * 2**10
 """Bytes of a request that carries no object."""
-CHUNK = 5 * 2**20
-"""Bytes of the largest object that Flower makes of an array."""
-ENVELOPE = 64 * 2**10
-"""Bytes that a request with an object has besides it."""
 OBJECTS = 64
 """Objects of one reply, besides the chunks of its arrays."""
 PER_NODE = 8
 """Requests that one node may have under way, and half of the connections that it may have."""
 BEAT = 10.0
+GUESSING = 1.0
+"""Seconds that whoever cannot join waits for the answer: no one guesses quickly."""
 
 JOIN = "/v1/ffgb/join"
 _PREFIX = "/v1/fleet/"
@@ -128,6 +135,7 @@ class Fleet:
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.listener = Listener(host, port, certificate)
+        self._mark = mark_of(self.listener.shown())
         f = self._f
         self._state = f.LinkStateFactory(
             ":flwr-in-memory:", f.NoOpFederationManager(), f.ObjectStoreFactory(":flwr-in-memory:")
@@ -317,25 +325,23 @@ class Fleet:
     def _who(self, headers: Mapping[bytes, bytes]) -> Guest:
         """Whose request this is, by the key that has signed the time."""
         f = self._f
-
-        def header(name: str) -> bytes:
-            return headers[name.lower().encode()]
-
         try:
-            key = base64.b64decode(header(f.FLEET_HTTP_PUBLIC_KEY_HEADER), validate=True)
-            signature = base64.b64decode(header(f.FLEET_HTTP_SIGNATURE_HEADER), validate=True)
-            when = header(f.TIMESTAMP_HEADER)
-            age = abs((datetime.now(UTC) - datetime.fromisoformat(when.decode("ascii"))).total_seconds())
+            key = base64.b64decode(headers[KEY_HEADER.encode()], validate=True)
+            signature = base64.b64decode(headers[SIGNATURE_HEADER.encode()], validate=True)
+            when = headers[TIME_HEADER.encode()].decode("ascii")
+            age = abs((datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds())
             if key not in self.guests and not self.open:
                 raise RefusedError(401, "this key is not registered here")
             if age > SKEW:
                 raise RefusedError(
                     401, f"the clocks of this site and of the server differ by {age:.0f} s; switch NTP on at both"
                 )
-            if not f.verify_signature(f.bytes_to_public_key(key), when, signature):
+            if not f.verify_signature(f.bytes_to_public_key(key), signed_words(when, self._mark), signature):
                 raise ValueError
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, binascii.Error) as error:
-            raise RefusedError(401, "a signature by a registered key is missing or wrong") from error
+            raise RefusedError(
+                401, "a signature by a registered key, for the certificate of this server, is missing or wrong"
+            ) from error
         if key not in self.guests:
             self.admit(f"key {hashlib.sha256(key).hexdigest()[:12]}", key)
         return self.guests[key]
@@ -356,10 +362,10 @@ class Fleet:
             name, key = await asyncio.get_running_loop().run_in_executor(None, self._join, asked)
             self.admit(name, key)
         except FFGBError as error:
-            await asyncio.sleep(1.0)  # no one guesses quickly
+            await asyncio.sleep(GUESSING)
             raise RefusedError(403, str(error)) from error
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            await asyncio.sleep(1.0)
+        except Exception as error:  # whatever a stranger can write
+            await asyncio.sleep(GUESSING)
             raise RefusedError(400, "this is no request to join") from error
         return {"name": name}
 

@@ -13,7 +13,7 @@ import resource
 import socket
 import ssl
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -26,6 +26,8 @@ RATE = 50_000.0
 """Bytes a second that a body must come with, on average, after the first ten seconds."""
 STRANGERS = 64
 """Connections that have not shown a key, before or after their TLS handshake; the oldest goes when there are more."""
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 Scope: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
@@ -53,6 +55,17 @@ class Listener:
         self.host, self.port, self.certificate = host, port, certificate
         self.strangers: OrderedDict[Any, socket.socket] = OrderedDict()
         """By address; an application takes a connection out that has shown a key."""
+
+    def shown(self) -> bytes:
+        """The certificate that is shown to who connects (DER); nothing without TLS."""
+        if self.certificate is None:
+            return b""
+        chain, _ = self.certificate
+        try:
+            first, end, _ = chain.read_text("ascii").partition(_END)
+            return ssl.PEM_cert_to_DER_cert(first[max(first.find(_BEGIN), 0) :] + end)
+        except (OSError, ValueError) as error:
+            raise FFGBError(f"the certificate in {chain} cannot be used ({error})") from error
 
     @contextlib.contextmanager
     def serving(self, app: Any, beside: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[asyncio.AbstractEventLoop]:
@@ -200,12 +213,17 @@ def _bounded() -> Any:
 
 
 def thin_out(connections: OrderedDict[Any, socket.socket], most: int) -> None:
-    """Forget connections that are closed; of the others the oldest go, if there are too many."""
+    """Forget connections that are closed; of the others some go, if there are too many.
+
+    The oldest of the machine that has most of them goes first: who opens many crowds out nobody else.
+    """
     for address in [address for address, connection in connections.items() if connection.fileno() < 0]:
         del connections[address]
     while len(connections) > most:
+        crowd = Counter(host for host, _ in connections).most_common(1)[0][0]
+        oldest = next(address for address in connections if address[0] == crowd)
         with contextlib.suppress(OSError):
-            connections.popitem(last=False)[1].shutdown(socket.SHUT_RDWR)
+            connections.pop(oldest).shutdown(socket.SHUT_RDWR)
 
 
 def most_files() -> None:

@@ -3,16 +3,23 @@
 The node asks its server for messages, hands each to the site (deployment/attendant.py), and sends back what that
 answers.  It knows the server by its certificate and nothing else, follows no redirect, and takes no more bytes than a
 question can have.
+
+It signs the time and the certificate that the server has shown.  Flower's own nodes sign the time alone: a server to
+which such a node speaks could pass the signature on to another server that knows the same key, and speak there as the
+site.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import secrets
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, final
 
 from ffgb.engines import private
@@ -30,8 +37,16 @@ BEAT = 10.0
 """Seconds between signs of life; Flower's least.  A node that is silent for twice as long counts as gone."""
 LARGEST, MANY = 2**31, 1024
 """Bytes and objects that a node takes in one message of its server."""
+CHUNK = 5 * 2**20
+"""Bytes of the largest object that Flower makes of an array."""
+ENVELOPE = 64 * 2**10
+"""Bytes that a request or an answer with an object has besides it."""
+WORDS = 2**20
+"""Bytes of an answer without an object: of the largest, the names of a message's objects."""
 PAUSE = (0.2, 0.5, 1.0, 2.0)
 """Seconds between tries to reach a server that is away."""
+KEY_HEADER, TIME_HEADER, SIGNATURE_HEADER = "ffgb-key", "ffgb-time", "ffgb-signature"
+"""Of a request: whose it is (PEM), when it was made, and the proof; both in base64 but for the time."""
 
 Answer: TypeAlias = Callable[[Mapping[str, bytes], Mapping[str, Any]], tuple[dict[str, bytes], dict[str, Any]]]
 
@@ -79,8 +94,25 @@ def trusting(certificate: bytes, *, pinned: bool) -> ssl.SSLContext:
     return context
 
 
-def bounded(largest: int) -> Callable[[Any], None]:
-    """For an HTTP client, before a body is read: it says its length, is not too long, and is as it is."""
+def mark_of(certificate: bytes) -> bytes:
+    """What a server is known by in signatures, from its certificate (DER); nothing without TLS.
+
+    >>> mark_of(b"") == b""
+    True
+    """
+    return hashlib.sha256(certificate).digest() if certificate else b""
+
+
+def signed_words(when: str, server: bytes) -> bytes:
+    """What a node signs: the time, for this server alone (`mark_of`)."""
+    return b"ffgb node " + when.encode("ascii") + b" " + server
+
+
+def bounded(largest: Callable[[str], int]) -> Callable[[Any], None]:
+    """For an HTTP client, before a body is read: it says its length, is not too long, and is as it is.
+
+    `largest` says how long an answer may be, by the path that was asked.
+    """
     import httpx
 
     def check(response: httpx.Response) -> None:
@@ -90,7 +122,7 @@ def bounded(largest: int) -> Callable[[Any], None]:
         except (KeyError, ValueError) as error:
             raise httpx.DecodingError("the server does not say how long its answer is") from error
         plain = headers.get("content-encoding", "identity") == "identity" and "transfer-encoding" not in headers
-        if not 0 <= length <= largest or not plain:
+        if not 0 <= length <= largest(response.request.url.path) or not plain:
             raise httpx.DecodingError(f"the server's answer has {length:,} bytes, too many to take")
 
     return check
@@ -107,23 +139,20 @@ class Node:
         self._f = private.names(private.SITE, private.REQUESTS)
         self._m, self._http = private.names(private.MESSAGES), httpx
         self.address, self.key = address, self._f.public_key_to_bytes(key.public_key())
-        scheme = "http" if context is None else "https"
+        self._secret, self._url = key, f"{'http' if context is None else 'https'}://{address}"
+        self._server = b""
+        """The mark of the server that this node speaks to."""
 
         self.largest = largest
-        self._client = self._f.FleetHttpClient(
-            f"{scheme}://{address}",
-            interceptors=[
-                self._f.RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                self._f.NodeAuthHttpInterceptor(key, key.public_key()),
-            ],
-        )
+        # without Flower's own interceptors: one of them ends the process when a server says so
+        self._client = self._f.FleetHttpClient(self._url)
         self._client._client.close()
         self._client._client = httpx.Client(
             verify=True if context is None else context,
             timeout=httpx.Timeout(30.0, connect=10.0),
             follow_redirects=False,
             headers={"accept-encoding": "identity"},
-            event_hooks={"response": [bounded(largest)]},
+            event_hooks={"request": [self._sign], "response": [bounded(_most)]},
         )
         self._node: Any = None
         self._idle = threading.Event()
@@ -208,7 +237,21 @@ class Node:
             return f"cannot reach the server at {self.address}; trying again"
         return f"the connection to {self.address} broke ({shown(text) or type(error).__name__}); trying again"
 
+    def _sign(self, request: Any) -> None:
+        when = datetime.now(UTC).isoformat()
+        signature = self._f.sign_message(self._secret, signed_words(when, self._server))
+        request.headers[KEY_HEADER] = base64.b64encode(self.key).decode("ascii")
+        request.headers[TIME_HEADER] = when
+        request.headers[SIGNATURE_HEADER] = base64.b64encode(signature).decode("ascii")
+
+    def _meet(self) -> None:
+        """Look at the certificate of the server; TLS has checked it."""
+        with self._client._client.stream("GET", self._url) as answer:
+            connection = answer.extensions["network_stream"].get_extra_info("ssl_object")
+            self._server = mark_of(connection.getpeercert(True) if connection is not None else b"")
+
     def _activate(self) -> None:
+        self._meet()
         request = self._f.ActivateNodeRequest(public_key=self.key, heartbeat_interval=BEAT)
         self._node = self._f.Node(node_id=self._client.ActivateNode(request).node_id)
 
@@ -279,3 +322,8 @@ class Node:
             data, said = {}, {"failed": str(error)}
         # Flower keeps equal objects once: no one shall announce a part of this reply before, and never send it
         return flower.Message(pack(data, {**said, "nonce": secrets.token_hex(16)}), reply_to=message)
+
+
+def _most(path: str) -> int:
+    """Bytes of the server's answer to a call."""
+    return CHUNK + ENVELOPE if path.endswith("/pull-object") else WORDS

@@ -67,21 +67,14 @@ REQUESTS = {
 """The eight calls of the Fleet protocol that a node makes."""
 SITE = {
     "flwr.proto.node_pb2": ("Node",),
-    "flwr.supercore.interceptors": ("RuntimeVersionHttpInterceptor",),
-    "flwr.supercore.primitives.asymmetric": ("public_key_to_bytes",),
+    "flwr.supercore.primitives.asymmetric": ("public_key_to_bytes", "sign_message"),
     "flwr.supernode.fleet_http_client": ("FleetHttpClient",),
-    "flwr.supernode.node_auth_http_interceptor": ("NodeAuthHttpInterceptor",),
 }
 """Flower's client of that protocol."""
 SERVER = {
-    "flwr.common.constant": ("NOOP_ACCOUNT_NAME", "NOOP_FLWR_AID", "TIMESTAMP_HEADER"),
+    "flwr.common.constant": ("NOOP_ACCOUNT_NAME", "NOOP_FLWR_AID"),
     "flwr.server.superlink.linkstate": ("LinkStateFactory",),
-    "flwr.supercore.constant": (
-        "FLEET_HTTP_PUBLIC_KEY_HEADER",
-        "FLEET_HTTP_SIGNATURE_HEADER",
-        "NOOP_FEDERATION_ID",
-        "TaskType",
-    ),
+    "flwr.supercore.constant": ("NOOP_FEDERATION_ID", "TaskType"),
     "flwr.supercore.error": ("FlowerError",),
     "flwr.supercore.error.catalog": ("API_ERROR_MAP",),
     "flwr.supercore.inflatable.inflatable_object": ("iterate_object_tree",),

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtr
 
 from ffgb.errors import SettingError
 
@@ -28,7 +28,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     """The least δ for an ε."""
     if mu <= 0.0:
         return 0.0
-    return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2)))
+    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
 
 
 def mu_of(epsilon: float, delta: float) -> float:
