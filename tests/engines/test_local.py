@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -183,3 +184,10 @@ def test_a_test_set_is_cut_into_parts_of_fixed_size() -> None:
     cut = in_parts(x, y, size=4)
     assert [len(part) for part in cut] == [4, 4, 2]
     np.testing.assert_array_equal(np.concatenate([part.x[part.rows] for part in cut]), x)
+
+
+def test_a_worker_begins_without_packages_that_take_long_to_import() -> None:
+    """scikit-learn, pandas and parts of SciPy took three quarters of the time in which a worker was there."""
+    slow = ("sklearn", "pandas", "scipy.stats", "scipy.optimize", "matplotlib", "torch", "numba", "onnx")
+    code = f"import sys, ffgb.engines.worker; print([name for name in {slow} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -30,7 +30,7 @@ def heads(child: Array, rest: Array, before: Array, layout: Layout, columns: Arr
     for column, end, stop in zip(columns.tolist(), ends.tolist(), stops, strict=True):
         order, each = everything[start:stop].tolist(), rows[start:stop]  # values that are missing come last
         if layout.categorical[column]:
-            by_rows = sorted(range(len(order)), key=lambda k, each=each: min(each[k]))
+            by_rows = np.argsort([min(some) for some in each], kind="stable").tolist()
             order, each = [order[k] for k in by_rows], [each[k] for k in by_rows]
         gone = end - 1 if layout.missing[column] and not layout.categorical[column] else -1
         for first, last in _together(each, least):
