@@ -84,7 +84,8 @@ def recalibration(p: Array, y: Array, weights: Array | None, way: str) -> Recali
         if way != "platt":
             raise FFGBError(f"{way} recalibrates two classes; of more, take platt")
         logs = np.log(np.maximum(p, CLOSEST))
-        found = scipy.optimize.minimize_scalar(lambda a: _loss(a, logs, y, mass), bounds=(0.0, STEEPEST), method="bounded")
+        least = scipy.optimize.minimize_scalar
+        found = least(lambda a: _loss(a, logs, y, mass), bounds=(0.0, STEEPEST), method="bounded")
         return Recalibration(np.zeros(1), np.zeros(1), float(found.x), float(found.x))
     if not 0.0 < mass @ y < mass.sum():
         raise FFGBError("all rows to recalibrate by are of one class; name more rows")
