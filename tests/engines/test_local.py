@@ -95,6 +95,7 @@ def same_for_any_number_of_workers(clients: list[Part], learner: Family, loss: L
             np.testing.assert_array_equal(array, results[0][0][key])
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     def train(kill: bool) -> State:
         some = parts()
@@ -121,6 +122,7 @@ def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pyt
         np.testing.assert_array_equal(array, tensors(disturbed)[key])
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_worker_that_keeps_dying_ends_the_run_with_its_clients_name() -> None:
     engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))], workers=1)
     stop = threading.Event()
@@ -155,6 +157,7 @@ def test_what_a_worker_cannot_build_is_said_and_not_taken_for_a_death(caplog: py
     assert caplog.text == ""
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_file_of_the_users_folder_is_not_imported_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "random.py").write_text("raise SystemExit('a file of the user ran')")
     monkeypatch.chdir(tmp_path)
@@ -162,6 +165,7 @@ def test_a_file_of_the_users_folder_is_not_imported_by_workers(tmp_path: Path, m
     assert state.t == 1
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_closing_ends_the_worker_processes() -> None:
     engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))] * 3, workers=2)
     pids = engine.pids
