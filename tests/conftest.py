@@ -62,3 +62,17 @@ def real_data(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """FFGB_DATA is set, for this process and those it starts."""
     monkeypatch.setenv("FFGB_DATA", str(data_folder))
     return data_folder
+
+
+@pytest.fixture
+def real_workers() -> None:
+    """Worker processes begin as a user's do."""
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere they are forks that begin at once (forks.py)."""
+    if "real_workers" not in request.fixturenames:
+        from tests.forks import work_in_forks  # which imports this file
+
+        monkeypatch.setattr("ffgb.engines.local.begin", work_in_forks)

@@ -1,8 +1,8 @@
 """Commands of ffgb in processes of their own that begin at once: forks of one process that has imported the package.
 
-Python and its packages take a second or two to begin, and the tests give hundreds of commands.  What depends on how a
-process begins (signals, terminals, imports, servers and sites that die) is tested with processes that begin as a
-user's do.
+Python and its packages take a second or two to begin, and the tests give hundreds of commands, most of which start
+worker processes: these are forks, too.  What depends on how a process begins (signals, terminals, imports, servers,
+sites and workers that die) is tested with processes that begin as a user's do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, cast, final
 
-from ffgb.engines import private
+from ffgb.engines import local, private, worker
 from ffgb.errors import FFGBError
+from ffgb.hardware import one_blas_thread
 from tests.conftest import ROOT
 
 IMPORTED = (
@@ -36,7 +38,7 @@ IMPORTED = (
 )
 EXTRAS = ("httpx", "numba", "torch", "uvicorn")
 """Of servers and sites, large tables and nets, where they are installed."""
-_server: subprocess.Popen[bytes] | None = None
+_server: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
 
 def command(
@@ -64,8 +66,18 @@ class Forked:
         """Standard input, output and error are files, named by their paths."""
         environment = dict(os.environ if env is None else env)
         asked = {"arguments": words, "cwd": str(cwd or Path.cwd()), "environment": environment, "streams": streams}
-        self.pid = int(_asked({"begin": asked}))
+        self._is(int(_asked({"begin": asked})))
+
+    def _is(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
+
+    @classmethod
+    def at(cls, fd: int) -> Forked:
+        """A worker that answers at a socket."""
+        forked = cls.__new__(cls)
+        forked._is(int(_asked({"work": True}, [fd])))
+        return forked
 
     def poll(self) -> int | None:
         """Its exit code, if it has ended."""
@@ -91,31 +103,75 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _asked(question: Mapping[str, Any]) -> str:
-    server = _started()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps(question).encode() + b"\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
-    assert answer, "the process that commands are forks of has ended"
+@final
+class Child:
+    """A fork of this process, as `subprocess.Popen` would have it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        last = math.inf if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            pid, status = os.waitpid(self.pid, 0 if timeout is None else os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > last:
+                raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
+            else:
+                time.sleep(0.002)
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def work_in_forks(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    """In place of `ffgb.engines.local.begin`: a fork of the process that commands are forks of."""
+    return _begin(fd, modules) if modules else cast("subprocess.Popen[bytes]", Forked.at(fd))
+
+
+def _work_in_children(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The same for a command that is a fork itself: its workers are its own."""
+    if modules:  # the user's code, which a worker imports itself
+        return _begin(fd, modules)
+    pid = os.fork()
+    if pid == 0:
+        work(fd)
+    return cast("subprocess.Popen[bytes]", Child(pid))
+
+
+_begin = local.begin
+
+
+def _asked(question: Mapping[str, Any], fds: Sequence[int] = ()) -> str:
+    _, control = _started()
+    socket.send_fds(control, [json.dumps(question).encode() + b"\n"], list(fds))
+    answer = b""
+    while not answer.endswith(b"\n"):
+        more = control.recv(2**16)
+        assert more, "the process that commands are forks of has ended"
+        answer += more
     return answer.decode()
 
 
-def _started() -> subprocess.Popen[bytes]:
-    """The process that commands are forks of; it ends with this one."""
+def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process that commands are forks of, and the socket at which it is asked; it ends with this one."""
     global _server
     if _server is None:
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        begin = [sys.executable, "-m", "tests.forks"]
-        pipe = subprocess.PIPE
-        _server = subprocess.Popen(begin, cwd=ROOT, stdin=pipe, stdout=pipe, env=os.environ | {"PYTHONPATH": path})
-        atexit.register(_end, _server)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            begin, env = [sys.executable, "-m", "tests.forks"], os.environ | {"PYTHONPATH": path}
+            _server = subprocess.Popen(begin, cwd=ROOT, stdin=theirs, env=env), ours
+        atexit.register(_end, *_server)
     return _server
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    server.communicate()
+def _end(server: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    server.wait()
 
 
 def serve() -> None:
@@ -127,21 +183,30 @@ def serve() -> None:
         private.names(private.MESSAGES, private.REQUESTS, private.SITE, private.SERVER)
         for name in EXTRAS:
             importlib.import_module(name)
+    local.begin = _work_in_children
     gc.freeze()
-    while line := os.read(0, 2**16):
-        while not line.endswith(b"\n"):
-            line += os.read(0, 2**16)
+    control = socket.socket(fileno=0)
+    while True:
+        line, fds, _, _ = socket.recv_fds(control, 2**16, 1)
+        while line and not line.endswith(b"\n"):
+            line += control.recv(2**16)
+        if not line:
+            return
         question = json.loads(line)
-        if "begin" in question:
+        if {"begin", "work"} & question.keys():
             answer: int | None = os.fork()
-            if answer == 0:
+            if answer == 0 and fds:
+                work(fds[0])
+            elif answer == 0:
                 end(become(question["begin"]))
+            for fd in fds:
+                os.close(fd)
         elif "end" in question:
             answer = os.waitstatus_to_exitcode(os.waitpid(question["end"], 0)[1])
         else:
             pid, status = os.waitpid(question["ended"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
-        os.write(1, f"{json.dumps(answer)}\n".encode())
+        control.sendall(f"{json.dumps(answer)}\n".encode())
 
 
 def become(asked: Mapping[str, Any]) -> int:
@@ -162,6 +227,24 @@ def become(asked: Mapping[str, Any]) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def work(fd: int) -> NoReturn:
+    """Be a worker that answers at a socket: of what the process had open, nothing else is."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, fd)
+        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+        with one_blas_thread():
+            worker.main(fd, [])
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
 
 
 def end(code: int) -> NoReturn:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -94,6 +95,7 @@ def same_for_any_number_of_workers(clients: list[Part], learner: Family, loss: L
             np.testing.assert_array_equal(array, results[0][0][key])
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     def train(kill: bool) -> State:
         some = parts()
@@ -120,6 +122,7 @@ def test_a_worker_that_is_killed_is_named_and_the_result_is_the_same(caplog: pyt
         np.testing.assert_array_equal(array, tensors(disturbed)[key])
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_worker_that_keeps_dying_ends_the_run_with_its_clients_name() -> None:
     engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))], workers=1)
     stop = threading.Event()
@@ -154,6 +157,7 @@ def test_what_a_worker_cannot_build_is_said_and_not_taken_for_a_death(caplog: py
     assert caplog.text == ""
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_file_of_the_users_folder_is_not_imported_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "random.py").write_text("raise SystemExit('a file of the user ran')")
     monkeypatch.chdir(tmp_path)
@@ -161,6 +165,7 @@ def test_a_file_of_the_users_folder_is_not_imported_by_workers(tmp_path: Path, m
     assert state.t == 1
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_closing_ends_the_worker_processes() -> None:
     engine = LocalEngine([Holding(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))] * 3, workers=2)
     pids = engine.pids
@@ -183,3 +188,10 @@ def test_a_test_set_is_cut_into_parts_of_fixed_size() -> None:
     cut = in_parts(x, y, size=4)
     assert [len(part) for part in cut] == [4, 4, 2]
     np.testing.assert_array_equal(np.concatenate([part.x[part.rows] for part in cut]), x)
+
+
+def test_a_worker_begins_without_packages_that_take_long_to_import() -> None:
+    """scikit-learn, pandas and parts of SciPy took three quarters of the time in which a worker was there."""
+    slow = ("sklearn", "pandas", "scipy.stats", "scipy.optimize", "matplotlib", "torch", "numba", "onnx")
+    code = f"import sys, ffgb.engines.worker; print([name for name in {slow} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

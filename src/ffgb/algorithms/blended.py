@@ -163,10 +163,10 @@ class Blended(Cells):
         growing = (self.deep,) if t < self.smooth else (self.deep, self.shallow)
         for place, strand in enumerate(growing):
             columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
+            finders += strand.finders(columns, family) * self.each
             for version in range(self.each):
                 first = (place * self.each + version) * c
                 outputs += [first + k for _ in range(strand.side_by_side) for k in range(c)]
-                finders += strand.finders(columns, family)
             ends.append(len(outputs))
         grown = None
         while grown is None:

@@ -26,7 +26,7 @@ from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.questions import Ask
 from ffgb.core.seeds import stream
 from ffgb.core.splits import Layout, Splits
-from ffgb.core.tree_growth import GRADIENT, ROWS, Finder, Growing, Grown, Growth
+from ffgb.core.tree_growth import GRADIENT, ROWS, Finder, Growing, Grown, Growth, take_all
 from ffgb.core.types import Array, Tensors
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError, SettingError, option
@@ -213,12 +213,8 @@ def grow_trees(
             square, who = total.square, list(ask.present)
         if list(ask.present) != who:
             return None
-        first, at = False, 0
-        for tree in trees:
-            if tree.wanted:
-                some = total.nodes[at : at + len(tree.wanted)]
-                at += len(some)
-                tree.take(np.stack(some))
+        first, nodes = False, iter(total.nodes)
+        take_all([(tree, [next(nodes) for _ in tree.wanted]) for tree in trees if tree.wanted])
     return [tree.grown() for tree in trees], square
 
 

@@ -6,6 +6,7 @@ by one of its cells, its *head*; the others are empty where splits are sought.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import add
 
 import numpy as np
@@ -21,50 +22,55 @@ def heads(child: Array, rest: Array, before: Array, layout: Layout, columns: Arr
     the node, which has all rows of both at these.  A cell of numbers is merged with neighbours, values that are missing
     with the last bin, and categories by their rows.
     """
-    found, first = before.copy(), 0
     counts = np.concatenate([np.atleast_2d(child), np.atleast_2d(rest)])
-    for column in columns:
-        here = slice(first, first + int(layout.cells[column]))
-        order = own = np.unique(before[here])  # values that are missing come last
+    everything = np.flatnonzero(np.bincount(before, minlength=len(before)))  # the heads of the node, in order
+    new, ends = np.arange(len(before)), np.cumsum(layout.cells[columns])
+    rows = counts[:, everything].T.tolist()
+    start, stops = 0, np.searchsorted(everything, ends).tolist()
+    for column, end, stop in zip(columns.tolist(), ends.tolist(), stops, strict=True):
+        order, each = everything[start:stop].tolist(), rows[start:stop]  # values that are missing come last
         if layout.categorical[column]:
-            order = own[np.argsort(counts[:, own].min(axis=0), kind="stable")]
-        new = np.arange(len(found))
-        gone = here.stop - 1 if layout.missing[column] and not layout.categorical[column] else -1
-        for together in _together(counts[:, order], least):
-            if len(together) == 1:
-                continue
-            some = order[together]
-            bins = some[some != gone]
-            new[some] = bins.max() if len(bins) else gone
-        found[here] = new[before[here]]
-        first = here.stop
-    return found
+            by_rows = np.argsort([min(some) for some in each], kind="stable").tolist()
+            order, each = [order[k] for k in by_rows], [each[k] for k in by_rows]
+        gone = end - 1 if layout.missing[column] and not layout.categorical[column] else -1
+        for first, last in _together(each, least):
+            if last - first > 1:
+                some = order[first:last]
+                bins = [cell for cell in some if cell != gone]
+                new[some] = max(bins) if bins else gone
+        start = stop
+    return new[before]
 
 
-def _together(each: Array, least: int) -> list[Array]:
-    """Which neighbours are merged, so that in each of several counts there are none or enough: (counts, cells)."""
-    groups: list[list[int]] = []
-    counts: list[tuple[float, ...]] = []
-    nothing = (0.0,) * len(each)
-    now, rows = list[int](), nothing
-    for k, here in enumerate(zip(*each.tolist(), strict=True)):
-        now.append(k)
-        rows = tuple(map(add, rows, here))
-        if _enough(rows, least) and sum(rows) > 0:
-            groups.append(now)
-            counts.append(rows)
-            now, rows = [], nothing
-    while now and groups and not (_enough(rows, least) and sum(rows) > 0):
-        last, there = groups.pop(), counts.pop()
-        now, rows = last + now, tuple(map(add, rows, there))
-    return [np.array(some) for some in ([*groups, now] if now else groups)]
+def _together(cells: Sequence[Sequence[float]], least: int) -> list[tuple[int, int]]:
+    """Which neighbours are merged, so that in each of several counts there are none or enough: from where to where.
+
+    `cells` has the counts of each cell.
+    """
+    groups = list[tuple[int, list[float]]]()
+    nothing = [0.0] * len(cells[0]) if cells else []
+    first, rows = 0, nothing
+    for k, here in enumerate(cells):
+        rows = list(map(add, rows, here))
+        if _enough(rows, least):
+            groups.append((first, rows))
+            first, rows = k + 1, nothing
+    while first < len(cells) and groups and not _enough(rows, least):
+        first, there = groups.pop()
+        rows = list(map(add, rows, there))
+    starts = [start for start, _ in groups] + ([first] if first < len(cells) else [])
+    return list(zip(starts, [*starts[1:], len(cells)], strict=True))
 
 
-def _enough(rows: tuple[float, ...], least: int) -> bool:
-    for each in rows:  # noqa: SIM110 - a generator takes twice the time
-        if 0 < each < least:
+def _enough(rows: Sequence[float], least: int) -> bool:
+    """Are there enough rows in one count at least, and none or enough in the others?"""
+    some = False
+    for each in rows:
+        if each >= least:
+            some = True
+        elif each > 0:
             return False
-    return True
+    return some
 
 
 def regrouped(histogram: Array, heads: Array) -> Array:

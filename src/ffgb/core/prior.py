@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts are imported where they are first used: worker processes begin sooner
 
 from ffgb.core.geometry import Spectrum
 from ffgb.core.losses import Loss
@@ -134,7 +134,7 @@ def level_of(values: Array, rows: float, outputs: int, square: float) -> float:
         return low
     if excess(math.log(high)) <= 0.0:
         return high
-    return math.exp(float(brentq(excess, math.log(low), math.log(high), xtol=CLOSE)))
+    return math.exp(float(scipy.optimize.brentq(excess, math.log(low), math.log(high), xtol=CLOSE)))
 
 
 def _range(values: Array, rows: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy  # its parts are imported where they are first used: worker processes begin sooner
 
 from ffgb.core.private_sums import FINEST
 from ffgb.core.types import Array
@@ -35,7 +35,7 @@ def consistent(levels: Sequence[Array]) -> Array:
 def chosen_cuts(counts: Array, bins: int, deviation: float, rows: float) -> Array:
     """Before which finest cells to cut: about equal bins, heavy cells each in its own."""
     heavy = counts > max(rows / bins, HEAVY * deviation)
-    light = isotonic_regression(np.cumsum(np.where(heavy, 0.0, counts))).x
+    light = scipy.optimize.isotonic_regression(np.cumsum(np.where(heavy, 0.0, counts))).x
     rest = max(float(light[-1]), 1.0)
     least = max(rest / max(bins - int(heavy.sum()), 2), APART * deviation)
     ends = np.flatnonzero(heavy)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.optimize import brentq, isotonic_regression, minimize_scalar
+import scipy  # its parts are imported where they are first used: worker processes begin sooner
 from scipy.special import expit, logit, softmax
 
 from ffgb.core.judgement import CLOSEST, calibration
@@ -84,13 +84,14 @@ def recalibration(p: Array, y: Array, weights: Array | None, way: str) -> Recali
         if way != "platt":
             raise FFGBError(f"{way} recalibrates two classes; of more, take platt")
         logs = np.log(np.maximum(p, CLOSEST))
-        power = minimize_scalar(lambda a: _loss(a, logs, y, mass), bounds=(0.0, STEEPEST), method="bounded").x
-        return Recalibration(np.zeros(1), np.zeros(1), float(power), float(power))
+        least = scipy.optimize.minimize_scalar
+        found = least(lambda a: _loss(a, logs, y, mass), bounds=(0.0, STEEPEST), method="bounded")
+        return Recalibration(np.zeros(1), np.zeros(1), float(found.x), float(found.x))
     if not 0.0 < mass @ y < mass.sum():
         raise FFGBError("all rows to recalibrate by are of one class; name more rows")
     z = logit(np.clip(p[:, 1], CLOSEST, 1.0 - CLOSEST))
     if way == "intercept":
-        shift = float(brentq(lambda b: float(mass @ (expit(z + b) - y)), -60.0, 60.0))
+        shift = float(scipy.optimize.brentq(lambda b: float(mass @ (expit(z + b) - y)), -60.0, 60.0))
         return Recalibration(np.zeros(1), np.array([shift]), 1.0, 1.0)
     if way == "platt":
         line = calibration(p[:, 1], y, mass)
@@ -107,7 +108,7 @@ def recalibration(p: Array, y: Array, weights: Array | None, way: str) -> Recali
 def _isotonic(cells: ProbabilityCells, beyond: float) -> Recalibration:
     """Rising shares of cells, as knots at the mean probability of each; beyond them, with the slope of Platt's line."""
     mass = cells.mass.sum(axis=1)
-    came = isotonic_regression((cells.mass[:, 1] + 0.5) / (mass + 1.0), weights=mass).x
+    came = scipy.optimize.isotonic_regression((cells.mass[:, 1] + 0.5) / (mass + 1.0), weights=mass).x
     knots = logit(cells.expected / mass)
     return Recalibration(knots, logit(came), beyond, beyond)
 

@@ -85,15 +85,7 @@ class Splits:
 
     def check(self, columns: int) -> None:
         """Raise an FFGBError if this is no tree: it may come from elsewhere."""
-        used = self.node >= 0
-        later = self.node > 2 * np.arange(len(self))
-        if later.any() or len(np.unique(self.node[used])) != used.sum() or not used[: int(used.sum())].all():
-            raise FFGBError("a tree's splits are not in order")
-        if ((self.column < 0) | (self.column >= columns)).any():
-            raise FFGBError(f"a tree looks at columns other than 0 … {columns - 1}")
-        inside = self.node[used & (self.node > 0)]
-        if not used[(inside - 1) // 2].all():
-            raise FFGBError("a tree divides a node that it does not have")
+        check_trees(self.node[None], self.column[None], columns)
 
     @staticmethod
     def of(nodes: list[int], columns: list[int], left: list[Array], width: int) -> Splits:
@@ -112,6 +104,20 @@ class Splits:
             np.concatenate([self.column, np.zeros(more, np.int32)]),
             np.concatenate([self.left, np.zeros((more, self.left.shape[1]), np.int8)]),
         )
+
+
+def check_trees(node: Array, column: Array, columns: int) -> None:
+    """Raise an FFGBError unless the splits of each row, (trees, S), are those of a tree."""
+    used = node >= 0
+    named = np.where(used, node, -1 - np.arange(node.shape[1]))  # those that divide nothing have names of their own
+    twice = (np.diff(np.sort(named, axis=1), axis=1) == 0).any()
+    if (node > 2 * np.arange(node.shape[1])).any() or twice or (used[:, 1:] > used[:, :-1]).any():
+        raise FFGBError("a tree's splits are not in order")
+    if ((column < 0) | (column >= columns)).any():
+        raise FFGBError(f"a tree looks at columns other than 0 … {columns - 1}")
+    tree, inside = np.nonzero(node > 0)
+    if not used[tree, (node[tree, inside] - 1) // 2].all():
+        raise FFGBError("a tree divides a node that it does not have")
 
 
 def route(splits: Splits, z: Array, position: Array) -> Array:

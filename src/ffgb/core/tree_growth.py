@@ -298,22 +298,29 @@ class Growing:
             found.append(node.heads)
         return found
 
-    def take(self, histograms: Array) -> None:
-        """Histograms (nodes, 3, cells) of the nodes that were wanted, in that order."""
+    def take(self, histograms: Sequence[Array]) -> None:
+        """Histograms (3, cells) of the nodes that were wanted, in that order."""
+        take_all([(self, histograms)])
+
+    def _placed(self, histograms: Sequence[Array]) -> list[int]:
+        """The nodes whose histograms are known by these: those that were wanted, and their siblings."""
         fresh: list[int] = []
         for i, histogram in zip(self.wanted, histograms, strict=True):
             node = self.nodes[i]
-            node.histogram = histogram = self._at_heads(histogram, node)
+            node.histogram = own = self._at_heads(histogram, node)
             fresh.append(i)
             if node.parent < 0:
-                node.sums = histogram[:, : self.finder.cells[0]].sum(axis=1)
+                node.sums = own[:, : self.finder.cells[0]].sum(axis=1)
                 continue
             parent, sibling = self.nodes[node.parent], i + 1 if i % 2 else i - 1
             assert parent.histogram is not None
-            self.nodes[sibling].histogram = self._at_heads(parent.histogram, node) - histogram
+            self.nodes[sibling].histogram = self._at_heads(parent.histogram, node) - own
             parent.histogram = None  # no one needs it any more
             fresh.append(sibling)
-        self._look([i for i in fresh if self._divisible(self.nodes[i])])
+        return fresh
+
+    def _grow(self, fresh: Sequence[int]) -> None:
+        """Divide what may be divided of the nodes whose best splits have been found."""
         self.wanted = []
         (self._grow_level if self.growth.by_level else self._grow_best)(fresh)
 
@@ -331,21 +338,14 @@ class Growing:
             and node.sums[HESSIAN] >= 2.0 * growth.least_hessian
         )
 
-    def _look(self, ids: Sequence[int]) -> None:
-        """Find the best splits of nodes."""
-        if not ids:
-            return
-        some = [self.nodes[i] for i in ids]
-        histograms = np.stack([n.histogram for n in some if n.histogram is not None])
-        low, high = np.array([n.low for n in some]), np.array([n.high for n in some])
-        found = self.finder(histograms, np.stack([n.sums for n in some]), low, high)
-        for k, node in enumerate(some):
-            above = self.nodes[node.parent].worst if node.parent >= 0 else np.inf
-            node.gain, node.column, node.left_sums = float(found.gain[k]), int(found.column[k]), found.sums[k]
-            node.left, node.worst = found.left[k], min(node.gain, above)
-            if node.heads is not None:  # cells that were merged go together
-                first, size = self.finder.first[node.column], self.finder.cells[node.column]
-                node.left[:size] = node.left[node.heads[first : first + size] - first]
+    def _found(self, node: Node, found: Found, k: int) -> None:
+        """A node's best split is the k-th of these."""
+        above = self.nodes[node.parent].worst if node.parent >= 0 else np.inf
+        node.gain, node.column, node.left_sums = float(found.gain[k]), int(found.column[k]), found.sums[k]
+        node.left, node.worst = found.left[k], min(node.gain, above)
+        if node.heads is not None:  # cells that were merged go together
+            first, size = self.finder.first[node.column], self.finder.cells[node.column]
+            node.left[:size] = node.left[node.heads[first : first + size] - first]
 
     def _grow_best(self, fresh: Sequence[int]) -> None:
         """Divide all nodes that best-first growth may still come to."""
@@ -415,3 +415,29 @@ class Growing:
             for child in (2 * s + 1, 2 * s + 2):
                 heapq.heappush(heap, (-self.nodes[child].gain, child))
         return chosen
+
+
+def take_all(taken: Sequence[tuple[Growing, Sequence[Array]]]) -> None:
+    """Trees take the histograms that they wanted, and grow; nodes of trees with one finder are looked at together."""
+    fresh = [tree._placed(histograms) for tree, histograms in taken]
+    looked = dict[int, list[tuple[Growing, Node]]]()
+    for (tree, _), ids in zip(taken, fresh, strict=True):
+        for i in ids:
+            if tree._divisible(tree.nodes[i]):
+                looked.setdefault(id(tree.finder), []).append((tree, tree.nodes[i]))
+    for some in looked.values():
+        finder = some[0][0].finder
+        each = max(1, AT_ONCE // (3 * finder.size))
+        for start in range(0, len(some), each):
+            _look(finder, some[start : start + each])
+    for (tree, _), ids in zip(taken, fresh, strict=True):
+        tree._grow(ids)
+
+
+def _look(finder: Finder, some: Sequence[tuple[Growing, Node]]) -> None:
+    """Find the best splits of nodes."""
+    histograms = np.stack([node.histogram for _, node in some if node.histogram is not None])
+    low, high = (np.array([getattr(node, side) for _, node in some]) for side in ("low", "high"))
+    found = finder(histograms, np.stack([node.sums for _, node in some]), low, high)
+    for k, (tree, node) in enumerate(some):
+        tree._found(node, found, k)

@@ -141,14 +141,7 @@ class LocalEngine(Engine):
     def _start(self, number: int, clients: list[int]) -> _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                # -P: a file random.py in the user's folder must not be imported in place of Python's
-                [sys.executable, "-P", "-m", "ffgb.engines.worker", str(theirs.fileno()), *self._modules],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **ONE_THREAD},
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C in the terminal is for the server, which finishes its round
-            )
+            process = begin(theirs.fileno(), self._modules)
         worker = _Worker(number, clients, process, Connection(ours.detach()))
         self._workers = sorted([w for w in self._workers if w.number != number] + [worker], key=lambda w: w.number)
         return worker
@@ -178,6 +171,18 @@ class LocalEngine(Engine):
                 worker.process.kill()
                 worker.process.wait()
         self._workers = []
+
+
+def begin(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A worker process that answers at a socket, by its file descriptor, and may import the user's modules."""
+    return subprocess.Popen(
+        # -P: a file random.py in the user's folder must not be imported in place of Python's
+        [sys.executable, "-P", "-m", "ffgb.engines.worker", str(fd), *modules],
+        pass_fds=[fd],
+        env={**os.environ, **ONE_THREAD},
+        stdin=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in the terminal is for the server, which finishes its round
+    )
 
 
 def local_engine(holdings: Sequence[Holding], workers: int | None = None, modules: Sequence[str] = ()) -> Engine:

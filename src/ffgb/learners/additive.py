@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ffgb.core.functions import Family, Function, OpenFamily, OpenSum
-from ffgb.core.splits import Splits, route
+from ffgb.core.splits import Splits
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
-from ffgb.learners.boosted_trees import BoostedTrees, least_in_total, least_rows
+from ffgb.learners.boosted_trees import BoostedTrees, least_in_total, least_rows, leaves_of
 from ffgb.settings import Values
 
 CELLS_A_ROW = 2 / 3
@@ -117,18 +117,17 @@ def terms_of(f: Function, columns: Array) -> Array:
     cells = family.layout.cells
     first = dict(zip(columns.tolist(), 1 + np.concatenate([[0], np.cumsum(cells[columns])]), strict=False))
     found = np.zeros((family.outputs, 1 + int(cells[columns].sum())))
+    # a row for each cell: all its columns have that cell
+    every = np.repeat(np.arange(int(cells.max(initial=1)), dtype=np.uint8)[:, None], len(cells), axis=1)
     for block in f.blocks:
         stack = block.stack
-        for tree, weight in enumerate(block.weights):
-            splits = Splits(stack["node"][tree], stack["column"][tree], stack["left"][tree])
-            split = np.unique(splits.column[splits.node >= 0]).tolist()
-            output, values = int(stack["output"][tree]), weight * stack["value"][tree]
-            if not split:
-                found[output, 0] += values[0]
-            elif len(split) == 1 and split[0] in first:
-                size = int(cells[split[0]])
-                z = np.zeros((size, family.layout.cells.shape[0]), np.uint8)
-                z[:, split[0]] = np.arange(size)
-                at = first[split[0]]
-                found[output, at : at + size] += values[route(splits, z, np.zeros(size, np.int32))]
+        used = stack["node"] >= 0
+        lowest = np.where(used, stack["column"], len(cells)).min(axis=1)
+        split = np.where(used, stack["column"], -1).max(axis=1)  # the only column, or −1, of those that are taken
+        taken = np.flatnonzero((split < 0) | ((split == lowest) & np.isin(split, columns)))
+        some = {name: array[taken] for name, array in stack.items()}
+        values = np.take_along_axis(some["value"], leaves_of(some, every), axis=1) * block.weights[taken, None]
+        for output, column, row in zip(some["output"].tolist(), split[taken].tolist(), values, strict=True):
+            at, size = (first[column], int(cells[column])) if column >= 0 else (0, 1)
+            found[output, at : at + size] += row[:size]
     return found

@@ -16,7 +16,7 @@ import numpy as np
 
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
 from ffgb.core.kernels import compiled
-from ffgb.core.splits import Layout, Splits, by_column, route
+from ffgb.core.splits import Layout, Splits, by_column, check_trees, route
 from ffgb.core.together import FEW, route_all
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
@@ -74,14 +74,12 @@ class BoostedTrees(OpenFamily):
         return LARGEST_VALUE
 
     def check(self, parameters: Parameters) -> None:
-        node, column, left = parameters["node"], parameters["column"], parameters["left"]
         output = parameters["output"]
         if output.size and not (output.min() >= 0 and output.max() < self.outputs):
             raise FFGBError(f"its trees add to entries of f other than 0 … {self.outputs - 1}")
         if np.abs(parameters["value"]).max(initial=0.0) > LARGEST_VALUE:
             raise FFGBError(f"its leaves have values beyond {LARGEST_VALUE:g}")
-        for tree in range(len(node)):
-            Splits(node[tree], column[tree], left[tree]).check(self.features.dimension)
+        check_trees(parameters["node"], parameters["column"], self.features.dimension)
 
     def members(self, stack: Parameters, z: Array) -> Array:
         m = len(stack["node"])
@@ -99,10 +97,7 @@ class BoostedTrees(OpenFamily):
     def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
         out = np.zeros((len(z), self.outputs))
         if len(z) < FEW:
-            tree, used = np.nonzero(stack["node"] >= 0)
-            splits = Splits(*(stack[name][tree, used] for name in ("node", "column", "left")))
-            position = np.zeros((len(weights), len(z)), np.int32)
-            route_all(tree, splits, z, position)
+            position = leaves_of(stack, z)
             values = weights[:, None] * np.take_along_axis(stack["value"], position, axis=1)
             np.add.at(out.T, stack["output"], values)
             return out
@@ -139,6 +134,15 @@ class BoostedTrees(OpenFamily):
             "output": np.array(list(outputs), np.int32),
         }
         return OpenSum(self, (Block(stack, np.ones(len(splits)), np.full(len(splits), np.inf)),))
+
+
+def leaves_of(stack: Parameters, z: Array) -> Array:
+    """The leaf of each tree that each of a few rows comes to, (trees, rows)."""
+    tree, used = np.nonzero(stack["node"] >= 0)
+    splits = Splits(*(stack[name][tree, used] for name in ("node", "column", "left")))
+    position = np.zeros((len(stack["node"]), len(z)), np.int32)
+    route_all(tree, splits, z, position)
+    return position
 
 
 def rounded(values: Array) -> Array:

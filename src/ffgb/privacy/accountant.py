@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from scipy.optimize import brentq
+import scipy  # its parts are imported where they are first used: processes begin sooner
 from scipy.special import log_ndtr, ndtr
 
 from ffgb.errors import SettingError
@@ -34,7 +34,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-DP."""
     check_budget(epsilon, delta)
-    return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, MOST, xtol=1e-14, rtol=1e-14))
+    return float(scipy.optimize.brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, MOST, xtol=1e-14, rtol=1e-14))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -42,7 +42,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     if mu <= 0.0 or delta_of(0.0, mu) <= delta:
         return 0.0
     most = mu * mu / 2 + mu * (2.0 * math.log(1.0 / delta)) ** 0.5 + 1.0
-    return float(brentq(lambda epsilon: delta_of(epsilon, mu) - delta, 0.0, most, xtol=1e-12, rtol=1e-12))
+    found = scipy.optimize.brentq(lambda epsilon: delta_of(epsilon, mu) - delta, 0.0, most, xtol=1e-12, rtol=1e-12)
+    return float(found)
 
 
 def composed(costs: Iterable[float]) -> float:

@@ -64,12 +64,13 @@ PARTS = (
 def _found() -> dict[str, type]:
     """The classes that descriptions may name, by name: all that the packages below define."""
     kinds: dict[str, type] = {kind.__name__: kind for kind in PARTS}
+    bases = frozenset(BASES)
     for package in (ffgb.core, ffgb.features, ffgb.learners, ffgb.algorithms):
         inside = [info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
         for module in map(importlib.import_module, (package.__name__, *inside)):
             for kind in vars(module).values():
                 own = isinstance(kind, type) and kind.__module__ == module.__name__ and dataclasses.is_dataclass(kind)
-                if own and issubclass(kind, BASES) and not inspect.isabstract(kind):
+                if own and not bases.isdisjoint(kind.__mro__) and not inspect.isabstract(kind):
                     assert kinds.setdefault(kind.__name__, kind) is kind, f"two classes are named {kind.__name__}"
     return kinds
 
