@@ -22,7 +22,7 @@ from ffgb.errors import FFGBError
 data_app = typer.Typer(help="What data there is, and where it comes from.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-FEW = 10
+FEWEST_POINTS = 10
 """Points that a classifier needs of a client."""
 
 
@@ -154,8 +154,11 @@ def _print_measures(found: Any, *, tables: bool) -> None:
     )
     if tables:
         print("Distances are between columns of unit variance.")
-    if found.tv_method != "exact" and (few := sum(n < FEW for n in found.measured)):
-        print(f"{few} clients have fewer than {FEW} points: a classifier learns nothing about them, and TV says 0.")
+    if found.tv_method != "exact" and (few := sum(n < FEWEST_POINTS for n in found.measured)):
+        print(
+            f"{few} clients have fewer than {FEWEST_POINTS} points: a classifier learns nothing about them, "
+            "and TV says 0."
+        )
 
 
 def _label_counts(labels: Sequence[Any], classes: Sequence[str]) -> tuple[list[str], Any, list[dict[str, Any]]]:

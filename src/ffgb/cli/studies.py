@@ -90,12 +90,12 @@ def compare(
 
 def _warn_of(method: dict[str, Any]) -> None:
     """Say what keeps a method's result from being its best."""
-    from ffgb.studies.compare import MOST
+    from ffgb.studies.compare import MOST_ROUNDS
 
     if method["edge"]:
         say(f"{method['method']}: the step size is the smallest or largest that was tried; another may be better")
     if method["capped"]:
-        say(f"{method['method']} was stopped after {MOST:,} rounds, within its budget")
+        say(f"{method['method']} was stopped after {MOST_ROUNDS:,} rounds, within its budget")
 
 
 def _compared(method: dict[str, Any]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from ffgb.core.survey import (
 )
 from ffgb.core.types import Array
 from ffgb.data.files import Columns
-from ffgb.data.preprocess import MOST, NUMBER, TEXT, Said
+from ffgb.data.preprocess import MOST_CATEGORIES, NUMBER, TEXT, Said
 from ffgb.errors import FFGBError
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message
@@ -130,7 +130,7 @@ def survey(
     # the sum of few numbers says too much about each; where there are so few, their mean is not used
     numbers = tuple(name for name in columns if kinds[name] == {NUMBER} and there[name][1] >= rare)
     totals = dict(zip(numbers, from_limbs(ask(FileSums(numbers))).tolist(), strict=True)) if numbers else {}
-    wanted = {name: Wanted(max(rare, least), MOST) for name in columns if kinds[name] == {TEXT}}
+    wanted = {name: Wanted(max(rare, least), MOST_CATEGORIES) for name in columns if kinds[name] == {TEXT}}
     names = names_of(ask, {**wanted, TARGET: Wanted(least, refuse=_refuse_class)} if labelled else wanted)
     found = {site: dict(said.columns) for site, said in sites.items()}
     for name, (missing, values) in there.items():

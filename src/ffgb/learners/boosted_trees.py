@@ -17,7 +17,7 @@ import numpy as np
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
 from ffgb.core.kernels import compiled
 from ffgb.core.splits import Layout, Splits, by_column, route
-from ffgb.core.together import FEW, route_all
+from ffgb.core.together import FEW_ROWS, route_all
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
@@ -98,7 +98,7 @@ class BoostedTrees(OpenFamily):
 
     def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
         out = np.zeros((len(z), self.outputs))
-        if len(z) < FEW:
+        if len(z) < FEW_ROWS:
             tree, used = np.nonzero(stack["node"] >= 0)
             splits = Splits(*(stack[name][tree, used] for name in ("node", "column", "left")))
             position = np.zeros((len(weights), len(z)), np.int32)
