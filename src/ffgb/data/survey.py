@@ -17,11 +17,11 @@ from ffgb.core.limbs import from_limbs
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here
 from ffgb.core.survey import (
-    DEEPEST,
-    FIRST,
+    ALL_BITS,
+    FIRST_BITS,
     HEADS,
     MARK,
-    MORE,
+    MORE_BITS,
     FileCounts,
     FileSums,
     NameCounts,
@@ -68,7 +68,7 @@ def survey_bytes(said: Columns) -> int:
     besides."""
     text = [name for name, each in said.columns.items() if each.kind == TEXT] + [TARGET] * bool(said.classes)
     numbers = tuple(name for name, each in said.columns.items() if each.kind == NUMBER)
-    counts = NameCounts(tuple(text), (0,) * len(text), (0,) * len(text), FIRST)
+    counts = NameCounts(tuple(text), (0,) * len(text), (0,) * len(text), FIRST_BITS)
     return sum(question.size for question in (FileCounts(tuple(said.columns)), FileSums(numbers), counts))
 
 
@@ -231,13 +231,13 @@ class _Search:
 def names_of(ask: Ask, wanted: Mapping[str, Wanted]) -> dict[str, dict[str, int]]:
     """The names that sites have in each of these columns, with the rows of all sites, from sums alone."""
     searches = [_Search(column, each) for column, each in wanted.items()]
-    _divide(ask, [(search, _Bucket(0, 0, 0, None)) for search in searches], FIRST)
+    _divide(ask, [(search, _Bucket(0, 0, 0, None)) for search in searches], FIRST_BITS)
     while due := [(search, one) for search in searches for one in search.due()]:
         mixed = [(search, one) for search, one in due if one.mark is None]
         mixed += _read(ask, [(search, one) for search, one in due if one.mark is not None])
-        if any(one.depth + MORE > DEEPEST for _, one in mixed):
+        if any(one.depth + MORE_BITS > ALL_BITS for _, one in mixed):
             raise FFGBError("the names of categories cannot be told apart; a site has sent wrong numbers")
-        _divide(ask, mixed, MORE)
+        _divide(ask, mixed, MORE_BITS)
     return {search.column: search.names for search in searches}
 
 

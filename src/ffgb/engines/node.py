@@ -28,7 +28,7 @@ COMPACT = 4 * 2**20
 """Bytes up to which all parts of a message travel as one of Flower's objects: each object is a request of its own."""
 BEAT = 10.0
 """Seconds between signs of life; Flower's least.  A node that is silent for twice as long counts as gone."""
-LARGEST, MANY = 2**31, 1024
+LARGEST_MESSAGE, MOST_OBJECTS = 2**31, 1024
 """Bytes and objects that a node takes in one message of its server."""
 PAUSE = (0.2, 0.5, 1.0, 2.0)
 """Seconds between tries to reach a server that is away."""
@@ -100,7 +100,9 @@ def bounded(largest: int) -> Callable[[Any], None]:
 class Node:
     """Speaks to one server, as one site."""
 
-    def __init__(self, address: str, key: Any, context: ssl.SSLContext | None, *, largest: int = LARGEST) -> None:
+    def __init__(
+        self, address: str, key: Any, context: ssl.SSLContext | None, *, largest: int = LARGEST_MESSAGE
+    ) -> None:
         """Over TLS, or without a context over plain HTTP; `key` is the site's private key (cryptography)."""
         import httpx
 
@@ -229,7 +231,7 @@ class Node:
         contents: dict[str, bytes] = {}
         for part in m.iterate_object_tree(tree):
             contents[part.object_id] = self._object(part.object_id, run)
-            if len(contents) > MANY or sum(map(len, contents.values())) > self.largest:
+            if len(contents) > MOST_OBJECTS or sum(map(len, contents.values())) > self.largest:
                 raise ValueError("the server's message is too large to take")
         client.ConfirmMessageReceived(
             f.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
