@@ -20,7 +20,7 @@ from ffgb.cli.common import (
     words,
 )
 from ffgb.core.disclosure import LEAST
-from ffgb.core.estimates import LEVEL
+from ffgb.core.statistics import LEVEL
 from ffgb.errors import FFGBError
 from ffgb.runs.headline import in_bytes, score_of
 
