@@ -307,7 +307,7 @@ SETTINGS = (
     Setting(
         "momentum",
         "number",
-        "Of local steps (fedavg, fedprox), or the server's (mime).",
+        "Momentum of local steps (fedavg, fedprox), or the server's (mime).",
         METHOD,
         unset="0; mime: 0.9",
         least=0.0,

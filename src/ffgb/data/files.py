@@ -816,7 +816,7 @@ SETTINGS = (
     Setting(
         "task", "text", "classification or regression, for files.", DATA, unset="by the target's values", choices=TASKS
     ),
-    Setting("weights", "text", "A column of files that says what each row weighs.", DATA, unset="all weigh the same"),
+    Setting("weights", "text", "A column of files with the weight of each row.", DATA, unset="all weigh the same"),
     Setting("exposure", "text", "A column of files with the exposure of each row (poisson).", DATA, unset="1 for all"),
     Setting(
         "group",

@@ -171,5 +171,5 @@ SETTINGS = (
         least=1,
     ),
     Setting("leaf_hessian", "number", "Sum of Hessians of a leaf, at least (trees).", LEARNER, 1e-3, least=0.0),
-    Setting("leaf_ridge", "number", "What is added to a leaf's sum of Hessians (trees).", LEARNER, 1.0, least=0.0),
+    Setting("leaf_ridge", "number", "Added to a leaf's sum of Hessians (trees).", LEARNER, 1.0, least=0.0),
 )
