@@ -150,7 +150,7 @@ class Server:
                 f"values, or choose another {option('map')}"
             ) from error
         self._procedure(algorithm)  # refused here if there is none
-        self.conversation.quiet = self.conversation.quiet or algorithm.silent
+        self.conversation.quiet |= algorithm.silent
         at_server, at_clients = algorithm.placed(geometry)
         if self.clients.m < self.N:
             algorithm.check_sampling()
