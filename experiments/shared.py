@@ -19,8 +19,11 @@ from ffgb.runs.config import load_data
 HERE = Path(__file__).parent / "shared"
 CIFAR = {"data": "cifar10", "clients": 56, "rounds": 10}
 LARGE = {**CIFAR, "features": 6400, "similarity": 0.0}
-ADULT = {"data": "adult", "clients": 20, "rounds": 10}
-HOUSING = {"data": "cal_housing", "clients": 20, "by": "longitude", "similarity": 0.0}
+# What were the defaults for tables in version 0.1, with λ = 1/n.  Today's is a blend, features have a prior that fits
+# itself, and bins of fewer than ten rows are merged.
+TABLE = {"learner": "features", "least": 1, "clients": 20}
+ADULT = {**TABLE, "data": "adult", "rounds": 10, "ridge": 1 / 32561}
+HOUSING = {**TABLE, "data": "cal_housing", "by": "longitude", "similarity": 0.0, "ridge": 1 / 16512}
 FASHION = {"data": "fashion-mnist", "clients": 56, "split": "dirichlet", "alpha": 0.1, "rounds": 10}
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -36,12 +39,12 @@ RUNS: dict[str, dict[str, Any]] = {
     **{f"fashion-central-{seed}": {**FASHION, "clients": 1, "split": "iid", "seed": seed} for seed in (0, 1, 2)},
     **{f"adult-{seed}": {**ADULT, "seed": seed} for seed in (0, 1, 2)},
     **{f"adult-iid-{seed}": {**ADULT, "split": "iid", "seed": seed} for seed in (0, 1, 2)},
-    "adult-local": {**ADULT, "geometry": "local", "rounds": 30},
+    "adult-local": {**ADULT, "geometry": "local", "rounds": 30, "ridge": None},
     "adult-trees": {**ADULT, "map": "inputs+trees"},
     **{f"housing-{seed}": {**HOUSING, "seed": seed} for seed in (0, 1, 2)},
     **{f"housing-central-{seed}": {**HOUSING, "clients": 1, "by": None, "seed": seed} for seed in (0, 1, 2)},
     "housing-trees": {**HOUSING, "map": "inputs+trees"},
-    "housing-local": {**HOUSING, "geometry": "local", "rounds": 30},
+    "housing-local": {**HOUSING, "geometry": "local", "rounds": 30, "ridge": None},
     **{f"digits-{seed}": {"seed": seed} for seed in (0, 1, 2)},
 }
 

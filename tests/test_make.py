@@ -1,4 +1,4 @@
-"""`make run` works from nothing."""
+"""`make run` works from nothing; the source distribution is the whole repository."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def test_make_run_works_from_nothing(tmp_path: Path) -> None:
     assert float(accuracy[1]) >= 0.95
     assert next((tmp_path / "runs").glob("*/model.safetensors")).stat().st_size > 1000
     assert not list((tmp_path / ".venv").glob("lib/*/site-packages/torch"))
+
+
+def test_the_source_distribution_has_every_folder() -> None:
+    """MANIFEST.in names each folder and each file at the top, but for those that every distribution has."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines() if line and line[0] != "#"]
+    named = {name for command, *names in lines if command in ("graft", "include") for name in names}
+    assert {name.split("/")[0] for name in tracked.splitlines()} == named | {
+        *("LICENSE", "README.md", "pyproject.toml", "src")
+    }

@@ -61,6 +61,7 @@ from ffgb.learners.adapter import INSTEAD, Adapter, Resident
 from ffgb.protocol.codec import decode, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.job import Update
+from ffgb.runs import onnx
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import SETTINGS, Config
 from ffgb.runs.conformal import calibrated, intervals, sets
@@ -213,11 +214,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         input of its name, (n, 1), float32 with NaN or text with "" where a value is missing.  It gives label, the class
         as text, and probabilities in the order of `classes_`; or prediction.  See runs/onnx.py; it needs ffgb[onnx].
         """
-        from ffgb.runs.onnx import export
-
         check_is_fitted(self)
         with _as_value_error():
-            return export(self.model_, Path(path))
+            return onnx.export(self.model_, Path(path))
 
     def calibrate(self, X: Any, y: Any, clients: Any = None) -> Self:
         """Find out, on rows that `fit` has not seen, how far the model is off: sets and intervals come from that.

@@ -15,7 +15,7 @@ from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.core.functions import OnPoints
 from ffgb.core.lipschitz import Extension
 from ffgb.core.losses import Logistic, Square
-from ffgb.core.oracles import WOLip
+from ffgb.core.oracles import Answer, Oracle, WOLip
 from ffgb.core.points import Points
 from ffgb.core.questions import Question
 from ffgb.core.schedules import Constant, Theorem
@@ -41,6 +41,38 @@ def regression(seed: int, clients: int = 3, each: int = 30, outputs: int = 1) ->
         y = np.stack([np.sin(x @ rng.standard_normal(3) / 2) for _ in range(outputs)], axis=1)
         out.append((x, y))
     return out
+
+
+class Scripted(Oracle):
+    """Answers 1, with the γ of a list."""
+
+    def __init__(self, gammas: list[float | None]) -> None:
+        self.gammas, self.queries = gammas, list[Array]()
+
+    def sees(self, phi: Array) -> Array:
+        return phi
+
+    def __call__(self, query: Array, rng: np.random.Generator) -> Answer:
+        self.queries.append(query)
+        one = np.ones_like(query)
+        h = OnPoints(0.0, Linear(Flatten(3), 1).zero(), one)
+        measured = {"gamma_sup": 0.5, "gamma_lip": 0.25, "lipschitz": 2.0}
+        return Answer(h, one, self.gammas[len(self.queries) - 1], measured)
+
+
+def test_a_round_notes_what_its_oracle_measures() -> None:
+    """An answer that does not contract is counted as uncovered; one whose query is 0 is not.  Δ is that of line 6."""
+    gammas: list[float | None] = [0.5, -0.2, 0.0, None]
+    oracle, y = Scripted(gammas), np.array([[3.0], [5.0]])
+    f = OnPoints(1.0, Linear(Flatten(3), 1).zero(), np.zeros((2, 1)))
+    g, notes = FFGBL(1.0, K=4, rounds=1).client(0, f, y, Square(), oracle, np.random.default_rng(0))
+    assert notes["uncovered"] == [0.0, 1.0, 1.0, 0.0]
+    assert notes["gamma"][:3] == gammas[:3]
+    assert np.isnan(notes["gamma"][3])
+    assert (notes["gamma_sup"], notes["gamma_lip"], notes["lipschitz"]) == ([0.5] * 4, [0.25] * 4, [2.0] * 4)
+    for k, query in enumerate(oracle.queries, start=1):  # u − Δ, Δ = (k − 1)(1 − u)
+        np.testing.assert_allclose(query, y - (k - 1) * (1.0 - y))
+    np.testing.assert_allclose(g.values, 1.0)  # a convex combination of answers, without f
 
 
 def test_coefficients_are_those_of_line_5_step_by_step() -> None:

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from ffgb.core import additive
-from ffgb.core.additive import FIRST, FLAT, Column, Prior, Sums, _of_means, posterior
+from ffgb.core.additive import FIRST_SCALE, FLAT, Column, Prior, Sums, _of_means, posterior
 
 Array = np.ndarray
 
@@ -33,7 +33,7 @@ def test_terms_are_the_mean_given_the_scales() -> None:
     x, prior = rows_of(0, 300)
     y = np.random.default_rng(1).standard_normal(300)
     found = posterior(prior, sums_of(x, y), np.zeros((1, x.shape[1])), dispersed=False, iterations=0)
-    spread = np.where(prior.group < 0, FLAT, FIRST)
+    spread = np.where(prior.group < 0, FLAT, FIRST_SCALE)
     covariance = x @ (prior.basis * spread) @ prior.basis.T
     expected = (prior.basis * spread) @ prior.basis.T @ x.T @ np.linalg.solve(covariance @ x.T + np.eye(300), y)
     assert np.allclose(found.terms[0], expected, atol=1e-8)

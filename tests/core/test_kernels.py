@@ -65,7 +65,7 @@ def test_sums_are_the_same_whoever_adds_them_up(seed: int, n: int, short: bool, 
     wanted = one_by_one(rows, slots, nodes, columns, cells[columns])
     with pytest.MonkeyPatch.context() as patch:
         for worth in (NEVER, ALWAYS):
-            patch.setattr(kernels, "WORTH", worth)
+            patch.setattr(kernels, "COMPILED_ROWS", worth)
             assert np.array_equal(sums_of_rows(rows, slots, nodes, columns, cells[columns], short=short), wanted)
 
 
@@ -76,7 +76,7 @@ def test_numpy_adds_up_more_rows_than_fit_at_a_time(monkeypatch: pytest.MonkeyPa
     rows = Rows(rng.integers(0, cells, (n, 2)).astype(np.uint8), np.zeros(n, np.int32), gradient, gradient)
     found = []
     for worth in (NEVER, ALWAYS):
-        monkeypatch.setattr(kernels, "WORTH", worth)
+        monkeypatch.setattr(kernels, "COMPILED_ROWS", worth)
         found.append(sums_of_rows(rows, np.zeros(1, np.int64), 1, np.arange(2), cells, short=True))
     assert np.array_equal(found[0], found[1])
     assert found[0][0, 2, :7].sum() == n
@@ -91,7 +91,7 @@ def test_rows_come_to_the_same_leaves(seed: int, n: int, before: int, more: int)
     found = []
     with pytest.MonkeyPatch.context() as patch:
         for worth in (NEVER, ALWAYS):
-            patch.setattr(kernels, "WORTH", worth)
+            patch.setattr(kernels, "COMPILED_ROWS", worth)
             half = route(tree[:before], z, np.zeros(n, np.int32))
             found.append(route(tree, z, half))
     position = np.zeros(n, np.int32)
@@ -116,7 +116,7 @@ def test_a_sum_of_trees_is_the_sum_of_its_members(monkeypatch: pytest.MonkeyPatc
     z, weights = family.features(rng.standard_normal((1500, 4))), np.array([1.0, -2.0, 0.5, 1.0])
     wanted = np.tensordot(weights, family.members(stack, z), axes=1)
     for worth in (NEVER, ALWAYS):
-        monkeypatch.setattr(kernels, "WORTH", worth)
+        monkeypatch.setattr(kernels, "COMPILED_ROWS", worth)
         assert np.array_equal(family.weighted_sum(weights, stack, z), wanted)
 
 
@@ -138,7 +138,7 @@ def test_models_have_the_same_bits_with_and_without(
     algorithm = TreesShared(side_by_side=2, growth=Growth(12, 5, 5, by_level=by_level))
     found = []
     for worth in (NEVER, ALWAYS):
-        monkeypatch.setattr(kernels, "WORTH", worth)
+        monkeypatch.setattr(kernels, "COMPILED_ROWS", worth)
         state, _ = federate(clients, learner, loss, algorithm, rounds=3)
         found.append(state.f.tensors())
     assert found[0].keys() == found[1].keys()
@@ -152,4 +152,4 @@ def test_numba_is_neither_needed_nor_imported_for_few_rows(monkeypatch: pytest.M
         assert kernels.compiled(10**7) is None
     finally:
         kernels._compiled.cache_clear()
-    assert kernels.compiled(kernels.WORTH - 1) is None
+    assert kernels.compiled(kernels.COMPILED_ROWS - 1) is None

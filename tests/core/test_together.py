@@ -23,6 +23,6 @@ def test_all_trees_at_once_or_one_after_the_other(learner: str, monkeypatch: Any
         return classifier.fit(x, y, clients=np.arange(len(x)) % 3).model_.to_bytes()
 
     together = model()
-    monkeypatch.setattr(histograms, "FEW", 0)
-    monkeypatch.setattr(boosted_trees, "FEW", 0)
+    monkeypatch.setattr(histograms, "FEW_ROWS", 0)
+    monkeypatch.setattr(boosted_trees, "FEW_ROWS", 0)
     assert model() == together

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffgb.data.files import load_sites, read_points
-from ffgb.data.preprocess import MOST, NONE, NUMBER, TEXT, Column, Said, Table, agree, describe, raw
+from ffgb.data.preprocess import MOST_CATEGORIES, NONE, NUMBER, TEXT, Column, Said, Table, agree, describe, raw
 from ffgb.data.sites import Schema, Site
 from ffgb.errors import FFGBError
 from ffgb.runs.config import Config
@@ -161,7 +161,7 @@ def test_what_a_site_tells_of_its_rows_holds_later(tmp_path: Path) -> None:
 def test_a_column_has_so_many_categories() -> None:
     frame = pd.DataFrame({"job": [f"j{i:03}" for i in range(150) for _ in range(10 + (i == 149))]})
     table, _ = agree({"a": describe(columns(frame))})
-    assert len(table.names) == MOST
+    assert len(table.names) == MOST_CATEGORIES
     assert "job=j149" in table.names
 
 

@@ -17,10 +17,10 @@ from ffgb.core.limbs import exact_sum, from_limbs, to_limbs
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here, Question
 from ffgb.core.survey import (
-    DEEPEST,
-    FIRST,
+    ALL_BITS,
+    FIRST_BITS,
     LETTERS,
-    MORE,
+    MORE_BITS,
     FileCounts,
     FileSums,
     NameCounts,
@@ -100,10 +100,10 @@ def test_names_come_out_of_sums(sites: list[dict[str, int]], least: int, most: i
 
 def sharing(name: str, number: int) -> list[str]:
     """Names that are counted in the same bucket at first."""
-    place, found, k = hashed("c", {name: 1}).places[0] >> (DEEPEST - FIRST), [name], 0
+    place, found, k = hashed("c", {name: 1}).places[0] >> (ALL_BITS - FIRST_BITS), [name], 0
     while len(found) < number:
         k += 1
-        if hashed("c", {f"name {k}": 1}).places[0] >> (DEEPEST - FIRST) == place:
+        if hashed("c", {f"name {k}": 1}).places[0] >> (ALL_BITS - FIRST_BITS) == place:
             found.append(f"name {k}")
     return found
 
@@ -117,7 +117,7 @@ def test_a_rare_name_is_not_spelled_out_beside_a_common_one() -> None:
         expected = {name: n for name, n in {**rows, "elsewhere": 20}.items() if n >= 10}
         assert names_of(adding(sites, asked), {"c": Wanted(10)})["c"] == expected
         assert spelled_out(asked, sites) == expected.keys()
-        assert any(isinstance(question, NameCounts) and question.bits == MORE for question in asked)
+        assert any(isinstance(question, NameCounts) and question.bits == MORE_BITS for question in asked)
 
 
 def test_names_that_share_a_bucket_are_told_apart() -> None:
@@ -166,11 +166,11 @@ def test_rows_of_a_name_are_proved_to_sites_with_a_secret() -> None:
     ask = adding(sites, asked)
     assert names_of(ask, {"c": Wanted(10)}) == {"c": {"a": 31}}
     (good,) = (question for question in asked if isinstance(question, NamesIn))
-    sums, own = ask(NameCounts(("c",), (0,), (0,), FIRST)), hashed("c", {"b": 9}, b"salt")
-    place, mark = int(own.places[0] >> (DEEPEST - FIRST)), int(own.marks[0])
+    sums, own = ask(NameCounts(("c",), (0,), (0,), FIRST_BITS)), hashed("c", {"b": 9}, b"salt")
+    place, mark = int(own.places[0] >> (ALL_BITS - FIRST_BITS)), int(own.marks[0])
     assert sums["counts"][0, place] == 9
     proof = int(sums["proofs"][0, place])
-    rare = NamesIn(("c",), (FIRST,), (place,), (mark,), (9,), (proof,))
+    rare = NamesIn(("c",), (FIRST_BITS,), (place,), (mark,), (9,), (proof,))
     here = Here(Points(0, np.zeros((1, 1)), np.zeros(1)), 1.0, said=sites[1])
     assert good.part(here)["letters"].sum() > 0
     for question, words in (

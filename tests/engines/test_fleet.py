@@ -364,7 +364,7 @@ def test_a_strangers_body_is_not_read(tmp_path: Path) -> None:
 
 
 def test_who_is_slow_or_silent_is_closed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "FIRST", 0.4)
+    monkeypatch.setattr(door, "HEADER_SECONDS", 0.4)
     assert here.context is not None
 
     def closed(data: bytes) -> float:

@@ -33,6 +33,16 @@ def test_discrete_gaussian_has_its_probabilities(deviation: int) -> None:
     assert fits(found, np.exp(-(values**2) / (2 * (1.1 * deviation) ** 2)), values) < 1e-4
 
 
+def test_a_number_drawn_alone_has_its_probabilities_in_the_tails() -> None:
+    """Few numbers are tried at a time, so that the farthest of them are no rarer than they should be, nor likelier."""
+    words, draws = Words(KEY), 3000
+    found = np.concatenate([discrete_gaussian(1, 1, words) for _ in range(draws)])
+    weight = {y: math.exp(-(y**2) / 2) for y in range(-9, 10)}
+    far = sum(w for y, w in weight.items() if abs(y) >= 3) / sum(weight.values())
+    assert stats.binomtest(int((np.abs(found) >= 3).sum()), draws, far).pvalue > 1e-3
+    assert stats.binomtest(int((np.abs(found) >= 3).sum()), draws, 2.0 * far).pvalue < 1e-3  # it would be noticed
+
+
 def test_laplace_has_its_probabilities() -> None:
     found, values = laplace(3, 60_000, Words(KEY)), np.arange(-30, 31)
     assert fits(found, np.exp(-np.abs(values) / 3), values) > 1e-4

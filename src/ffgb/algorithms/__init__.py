@@ -65,6 +65,25 @@ class Ways(Protocol[T_co]):
     def totals(self, algorithm: Totals) -> T_co: ...
 
 
+class Forms(Protocol[T_co]):
+    """In what f is kept and sent: `Algorithm.form` chooses."""
+
+    @property
+    def ensemble(self) -> T_co:
+        """A sum that grows."""
+        ...
+
+    @property
+    def one_array(self) -> T_co:
+        """One member, whatever is added."""
+        ...
+
+    @property
+    def parameters(self) -> T_co:
+        """Arrays of which a round may change some."""
+        ...
+
+
 class Algorithm(ABC):
     """What both ways have in common: a final, frozen dataclass implements these names."""
 
@@ -127,6 +146,10 @@ class Algorithm(ABC):
     @abstractmethod
     def by(self, ways: Ways[T]) -> T:
         """What these ways make of it."""
+
+    def form(self, family: Family, forms: Forms[T]) -> T:
+        """In what f is kept and sent."""
+        return forms.one_array if isinstance(self.zero(family), ClosedSum) else forms.ensemble
 
     def check_sampling(self) -> None:
         """Raise an FFGBError if every client must take part in every round."""
@@ -362,8 +385,9 @@ class Cells(Totals):
 class Length(ABC):
     """How far to go along an increment: a final, frozen dataclass."""
 
-    whole: ClassVar[bool]
-    """All of it, without asking anyone."""
+    @abstractmethod
+    def choose(self, *, whole: T, searched: T) -> T:
+        """One of two: to go all the way without asking anyone, or to search."""
 
     @abstractmethod
     def check_sampling(self) -> None:
@@ -375,7 +399,8 @@ class Length(ABC):
 class Whole(Length):
     """The step that the schedule says."""
 
-    whole: ClassVar[bool] = True
+    def choose(self, *, whole: T, searched: T) -> T:
+        return whole
 
     def check_sampling(self) -> None:
         return
@@ -386,7 +411,8 @@ class Whole(Length):
 class Searched(Length):
     """The best length, by the slopes of the objective that clients report."""
 
-    whole: ClassVar[bool] = False
+    def choose(self, *, whole: T, searched: T) -> T:
+        return searched
 
     def check_sampling(self) -> None:
         raise FFGBError(f"the search for a step needs every client in every round; choose another {option('schedule')}")

@@ -47,7 +47,7 @@ SHARES_OF = ("share_deep", "share_shallow", "share_additive")
 """What the strands' shares in the blend are called in the metrics."""
 ALONE = ("held_out_deep", "held_out_shallow", "held_out_additive")
 """What the scores of single strands are called in the metrics."""
-SPREAD, APART = 0.3, 0.35
+SPREAD_OF_SLOPES, SPREAD_OF_SHARES = 0.3, 0.35
 """Standard deviations before any row has been seen: of the logarithm of a slope, and of each share about equal ones."""
 
 
@@ -196,7 +196,9 @@ class Blended(Cells):
         """The best candidate, and how good each kind of trees is alone."""
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
         shares = self.candidates / slopes[:, None]
-        doubt = np.square(np.log(slopes) / SPREAD) + np.square((shares - 1.0 / self.strands) / APART).sum(axis=1)
+        doubt = np.square(np.log(slopes) / SPREAD_OF_SLOPES) + np.square(
+            (shares - 1.0 / self.strands) / SPREAD_OF_SHARES
+        ).sum(axis=1)
         losses = judged.losses + doubt / (2.0 * judged.rows)
         alone = np.isclose(shares, 1.0)
         found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE[: self.strands])}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ffgb.algorithms import Algorithm, AtClient, Increments, Length, Notes, Task, Whole
+from ffgb.algorithms import Algorithm, AtClient, Forms, Increments, Length, Notes, T, Task, Whole
 from ffgb.core.capabilities import Chance, GradientSteps, Walk, lacks
 from ffgb.core.functions import Clipped, ClosedFamily, ClosedSum, Family, Function, OpenSum, from_tensors
 from ffgb.core.geometry import Geometry
@@ -229,6 +229,9 @@ class Parametric(Increments):
         if config.schedule not in (None, "constant"):
             raise FFGBError(f"{config.algorithm} takes constant steps; leave {option('schedule')} out, or say constant")
 
+    def form(self, family: Family, forms: Forms[T]) -> T:
+        return forms.parameters
+
     @abstractmethod
     def local(self, t: int, state: Mapping[str, Array], here: Local) -> dict[str, Array]:
         """One client's round: from the server's arrays to the new values of those it sends (`sends`)."""
@@ -304,7 +307,7 @@ SETTINGS = (
     Setting(
         "momentum",
         "number",
-        "Of local steps (fedavg, fedprox), or the server's (mime).",
+        "Momentum of local steps (fedavg, fedprox), or the server's (mime).",
         METHOD,
         unset="0; mime: 0.9",
         least=0.0,

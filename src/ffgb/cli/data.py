@@ -19,16 +19,18 @@ from ffgb.cli.common import (
 )
 from ffgb.errors import FFGBError
 
-data_app = typer.Typer(help="What data there is, and where it comes from.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List and verify data, describe files, check them, and measure how clients differ.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
-FEW = 10
+FEWEST_POINTS = 10
 """Points that a classifier needs of a client."""
 
 
 @data_app.command("list")
 def data_list(as_json: JSON = False) -> None:
-    """The data sets that can be named, what is in them, and whether they are here."""
+    """List the data sets that can be named, what is in them, and whether they are here."""
     from ffgb.data import listing
 
     if as_json:
@@ -49,7 +51,7 @@ def data_list(as_json: JSON = False) -> None:
 
 @data_app.command("verify")
 def data_verify(
-    names: Annotated[list[str] | None, typer.Argument(help="Which sets.", show_default="all that are here")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Names of sets.", show_default="all that are here")] = None,
     as_json: JSON = False,
 ) -> None:
     """Check the files of data sets against their published sums; exit code 2 if one is damaged or missing."""
@@ -89,13 +91,13 @@ def data_heterogeneity(
     alpha: Annotated[float, typer.Option(help="Concentration of the dirichlet split.")] = 0.5,
     labels: Annotated[int, typer.Option(help="Classes that a client has, in the labels split.", min=1)] = 2,
     by: Annotated[str | None, typer.Option(help="Sort rows by this column instead of the label.")] = None,
-    seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random numbers.", min=0)] = 0,
     method: Annotated[str, typer.Option(help="auto (exact if that takes seconds), exact or estimate.")] = "auto",
     points: Annotated[int, typer.Option(help="Measure at most so many points a client.", min=1)] = 1000,
     plot: Annotated[Path | None, typer.Option(help="Draw a picture of it, to this PNG file.")] = None,
     as_json: JSON = False,
 ) -> None:
-    """How different the clients' points are: total variation and Wasserstein distances, as the paper has them."""
+    """Measure how different the clients' points are: total variation and Wasserstein distances, as in the paper."""
     from ffgb.data import partition
     from ffgb.data.heterogeneity import measure
     from ffgb.runs.config import Config, load_data
@@ -154,8 +156,11 @@ def _print_measures(found: Any, *, tables: bool) -> None:
     )
     if tables:
         print("Distances are between columns of unit variance.")
-    if found.tv_method != "exact" and (few := sum(n < FEW for n in found.measured)):
-        print(f"{few} clients have fewer than {FEW} points: a classifier learns nothing about them, and TV says 0.")
+    if found.tv_method != "exact" and (few := sum(n < FEWEST_POINTS for n in found.measured)):
+        print(
+            f"{few} clients have fewer than {FEWEST_POINTS} points: a classifier learns nothing about them, "
+            "and TV says 0."
+        )
 
 
 def _label_counts(labels: Sequence[Any], classes: Sequence[str]) -> tuple[list[str], Any, list[dict[str, Any]]]:

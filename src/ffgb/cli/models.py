@@ -20,7 +20,7 @@ from ffgb.cli.common import (
     words,
 )
 from ffgb.core.disclosure import LEAST
-from ffgb.core.estimates import LEVEL
+from ffgb.core.statistics import LEVEL
 from ffgb.errors import FFGBError
 from ffgb.runs.headline import in_bytes, score_of
 
@@ -62,7 +62,7 @@ def evaluate(
     by: Annotated[str, typer.Option(help="Columns whose subgroups are scored: sex,age.")] = "",
     threshold: Annotated[float, typer.Option(help="The probability from which a row is called positive.")] = 0.5,
     least: Annotated[int, typer.Option(help="Rows of each class that a site or a subgroup must have.", min=1)] = LEAST,
-    level: Annotated[float, typer.Option(help="Of the confidence intervals.")] = LEVEL,
+    level: Annotated[float, typer.Option(help="Level of the confidence intervals.")] = LEVEL,
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
@@ -179,7 +179,7 @@ def terms(
         Path | None, typer.Option("--output", "-o", help="Write CSV here instead of to the terminal.")
     ] = None,
 ) -> None:
-    """What each bin of each column adds to f, as CSV: the whole of an additive model."""
+    """Print what each bin of each column adds to f, as CSV: the whole of an additive model."""
     from ffgb.runs.model import Model
     from ffgb.runs.terms import terms as terms_of
 
@@ -205,7 +205,7 @@ def explain(
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """What the model makes of its columns: importance and shapes; with FILE, what each column adds at a row."""
+    """Measure how much each column matters, and how; with FILE, print what each column adds at a row."""
     from ffgb import report as reporting
     from ffgb.runs import explain as explaining
     from ffgb.runs.directory import Run
@@ -243,7 +243,7 @@ def worth(
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """Is training together worth it, and for whom: each site alone, and all without each site."""
+    """Measure what training together is worth: each site alone, and all sites without each one."""
     from ffgb import report as reporting
     from ffgb.runs import worth as comparing
     from ffgb.runs.directory import Run
@@ -270,9 +270,9 @@ def worth(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    onnx: Annotated[Path | None, typer.Option(help="Where to.", show_default="model.onnx in the run")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="The file to write.", show_default="model.onnx in the run")] = None,
     card: Annotated[
-        Path | None, typer.Option(help="Where the model card goes.", show_default="model-card.md beside the file")
+        Path | None, typer.Option(help="The model card to write.", show_default="model-card.md beside the file")
     ] = None,
     model: Annotated[
         str, typer.Option(help="Which file of the run: model.safetensors, distilled.safetensors, …")
@@ -280,7 +280,7 @@ def export(
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """One ONNX file of the model with its preprocessing, checked against our own predictions, and a model card."""
+    """Write the model with its preprocessing as one ONNX file, check its predictions, and write a model card."""
     from ffgb.deployment.site_report import is_kept
     from ffgb.runs import onnx as exporting
     from ffgb.runs.card import card as make_card
@@ -351,11 +351,13 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are laid side by side.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to.", show_default="report.html in the run, or here for several"),
+        typer.Option(
+            "--output", "-o", help="The file to write.", show_default="report.html in the run, or here for several"
+        ),
     ] = None,
     by: Annotated[str, typer.Option(help="Columns whose subgroups are scored (one run): sex,age.")] = "",
 ) -> None:
-    """A page about a run, or about several side by side: one HTML file that needs no network."""
+    """Write a page about a run, or about several side by side: one HTML file that needs no network."""
     from ffgb import report as reporting
     from ffgb.runs.evaluate import judge_again
 
@@ -379,7 +381,7 @@ def report(
 def distill(
     run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
     by: Annotated[
-        str, typer.Option(help="server: at points it has; clients: by FedAvg, at theirs, when it has none.")
+        str, typer.Option(help="server: by Adam, at points of its own; clients: by FedAvg, at theirs.")
     ] = "server",
     data: Annotated[
         list[str] | None, typer.Option(help="The server's points, files without labels.", show_default="the run's own")
@@ -387,15 +389,16 @@ def distill(
     steps: Annotated[int, typer.Option(help="Adam steps of the fit (server).", min=1)] = 10_000,
     rounds: Annotated[int, typer.Option(help="Rounds of FedAvg (clients).", min=1)] = 300,
     step_size: Annotated[
-        float | None, typer.Option(help="Its step size (clients).", show_default="by learner, 0.3 for an mlp")
+        float | None, typer.Option(help="Step size of FedAvg (clients).", show_default="by learner, 0.3 for an mlp")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="distilled.safetensors in the run")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="distilled.safetensors in the run"),
     ] = None,
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """One learner in place of an ensemble, by its values at points without labels."""
+    """Fit one learner in place of an ensemble, to its values at points without labels."""
     from ffgb.runs.directory import Run
     from ffgb.runs.onnx import must_be_writable
     from ffgb.runs.postprocess import distill_run
@@ -413,15 +416,16 @@ def distill(
 def reweight(
     run: Annotated[Path, typer.Argument(help="A run directory with an ensemble.")],
     rounds: Annotated[int, typer.Option(help="Rounds of mirror descent.", min=1)] = 50,
-    step_size: Annotated[float, typer.Option(help="Its step size.")] = 0.03,
+    step_size: Annotated[float, typer.Option(help="Step size of mirror descent.")] = 0.03,
     sampled: Annotated[float, typer.Option(help="The share of the learners that a round looks at.")] = 1.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to.", show_default="reweighted.safetensors in the run")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="reweighted.safetensors in the run"),
     ] = None,
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
-    """FedBoost: how much each learner of an ensemble should count, by the clients' labels."""
+    """Learn from the clients' labels how much each learner of an ensemble should count (FedBoost)."""
     from ffgb.runs.directory import Run
     from ffgb.runs.onnx import must_be_writable
     from ffgb.runs.postprocess import reweight_run
@@ -451,7 +455,7 @@ def recalibrate(
     target: Annotated[str | None, typer.Option(help="The files' target column, if the run has none.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to.", show_default="recalibrated.safetensors in the run"),
+        typer.Option("--output", "-o", help="The file to write.", show_default="recalibrated.safetensors in the run"),
     ] = None,
     learner: MODULE = None,
     as_json: JSON = False,

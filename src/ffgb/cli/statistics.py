@@ -26,7 +26,7 @@ WIDE = 100
 DATA = Annotated[list[Path], typer.Option(help="A site's CSV, Parquet or SQL file: repeat it.", show_default=False)]
 LEAST = Annotated[int, typer.Option(help="Rows of all sites that each category and cell must have.", min=1)]
 SECURE = Annotated[str, typer.Option(help="on: add totals up under masks, to try them (needs three sites).")]
-LEVEL = Annotated[float, typer.Option(help="Of the confidence intervals.")]
+LEVEL = Annotated[float, typer.Option(help="Level of the confidence intervals.")]
 
 
 @app.command()
@@ -34,7 +34,7 @@ def glm(
     data: DATA,
     formula: Annotated[str | None, typer.Option(help="For example 'outcome ~ age + C(stage) * sex + site'.")] = None,
     target: Annotated[str | None, typer.Option(help="The outcome, if there is no formula.")] = None,
-    columns: Annotated[str, typer.Option(help="What explains it, if there is no formula: age,sex.")] = "",
+    columns: Annotated[str, typer.Option(help="The columns that explain it, if there is no formula: age,sex.")] = "",
     family: Annotated[
         str | None,
         typer.Option(
@@ -89,7 +89,9 @@ def cox(
     data: DATA,
     time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
     event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
-    formula: Annotated[str | None, typer.Option(help="What explains the time: 'age + C(stage) * sex'.")] = None,
+    formula: Annotated[
+        str | None, typer.Option(help="The columns that explain the time: 'age + C(stage) * sex'.")
+    ] = None,
     columns: Annotated[str, typer.Option(help="The same without a formula: age,sex.")] = "",
     strata: Annotated[str, typer.Option(help="Columns whose categories have baselines of their own.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
@@ -97,7 +99,9 @@ def cox(
         list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
     ] = None,
     ties: Annotated[str, typer.Option(help="How events at the same time count: efron or breslow.")] = "efron",
-    penalty: Annotated[float, typer.Option(help="Of squared coefficients of standardised columns, for a row.")] = 0.0,
+    penalty: Annotated[
+        float, typer.Option(help="Penalty on squared coefficients of standardised columns, a row.")
+    ] = 0.0,
     errors: Annotated[str, typer.Option(help="Standard errors: model, robust, site (clustered).")] = "model",
     level: LEVEL = 0.95,
     least: LEAST = 10,

@@ -40,16 +40,16 @@ def compare(
     participation: Annotated[str | None, typer.Option(help="As for train.", show_default="all")] = None,
     budget: Annotated[str, typer.Option(help="rounds=, models=, bytes= or seconds=, of every method.")] = "rounds=20",
     unit: Annotated[str, typer.Option(help="What a model is: mlp, cnn, or a number of parameters.")] = "mlp",
-    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 3,
-    seed: Annotated[int, typer.Option(help="The first.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     tuned: Annotated[
         bool, typer.Option("--tune/--no-tune", help="Find every method's step size by the same rule first.")
     ] = True,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time.", show_default="one a core", min=1)] = None,
-    out: Annotated[Path, typer.Option(help="The folder; what is there goes on.")] = Path("compared"),
+    out: Annotated[Path, typer.Option(help="The folder; runs that are there continue.")] = Path("compared"),
     as_json: JSON = False,
 ) -> None:
-    """Several methods on one split and one budget: a table, a picture, compare.json."""
+    """Compare methods on one split and one budget: a table, a picture, compare.json."""
     from ffgb.protocol.costs import UNITS
     from ffgb.runs.config import Config
     from ffgb.studies import plots
@@ -90,12 +90,12 @@ def compare(
 
 def _warn_of(method: dict[str, Any]) -> None:
     """Say what keeps a method's result from being its best."""
-    from ffgb.studies.compare import MOST
+    from ffgb.studies.compare import MOST_ROUNDS
 
     if method["edge"]:
         say(f"{method['method']}: the step size is the smallest or largest that was tried; another may be better")
     if method["capped"]:
-        say(f"{method['method']} was stopped after {MOST:,} rounds, within its budget")
+        say(f"{method['method']} was stopped after {MOST_ROUNDS:,} rounds, within its budget")
 
 
 def _compared(method: dict[str, Any]) -> dict[str, str]:
@@ -135,9 +135,9 @@ def tune(
         float | None, typer.Option(help="The middle of what is tried.", show_default="by method")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds before the first half is dropped.", min=1)] = 4,
-    seed: Annotated[int, typer.Option(help="All randomness comes from it.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of all random numbers.", min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where to keep what was tried: started again, the race goes on from there.")
+        Path | None, typer.Option(help="A folder that keeps what was tried; the same command continues from it.")
     ] = None,
     settings_file: Annotated[
         Path | None,
@@ -149,7 +149,7 @@ def tune(
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """The best step size of a method, by successive halving on rows that clients set aside."""
+    """Find the best step size of a method, by successive halving on rows that clients set aside."""
     from ffgb.runs.config import Config
     from ffgb.studies.tuning import tune as run_tuning
 
@@ -184,7 +184,7 @@ def reproduce(
         str,
         typer.Argument(
             help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, ablations, niid, attackers, "
-            "precision, or all."
+            "precision, privacy, or all."
         ),
     ],
     scale: Annotated[
@@ -195,10 +195,10 @@ def reproduce(
     ] = "full",
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to write; what is there is not computed again.", show_default="reproduced"),
+        typer.Option(help="The folder; parts that are there are not computed again.", show_default="reproduced"),
     ] = None,
 ) -> None:
-    """Repeat an experiment: numbers, a table and a picture.  Started again, it goes on where it was stopped."""
+    """Repeat an experiment: numbers, a table and a picture.  The same command continues after a stop."""
     from rich.markdown import Markdown
 
     from ffgb.studies.reproduce import SCALES, experiments

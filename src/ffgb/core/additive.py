@@ -29,9 +29,9 @@ ROUGH = 0.1
 """The share of a curve's variance that is each bin's own."""
 FLAT = 1e4
 """The prior variance of the constant."""
-FIRST = 0.1
+FIRST_SCALE = 0.1
 """Scales (variances) to begin with."""
-LEAST, MOST = 1e-6, 1e3
+LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e3
 """Scales stay between."""
 PULL = 2.0
 """How many numbers the common scale counts for beside a column's own."""
@@ -178,7 +178,7 @@ def posterior(
     of several outputs that are coupled only the diagonal is known.  `merged` has, for each output, the head and rows
     of each cell, where gradients are known of merged cells alone.
     """
-    c, scale = len(terms), np.full(len(prior.shared), FIRST)
+    c, scale = len(terms), np.full(len(prior.shared), FIRST_SCALE)
     # the curvature of a pair of cells: its rows, times the geometric mean of the two cells' mean curvatures
     rows = np.maximum(np.diag(sums.gram), 1.0)
     stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / rows)  # (c, 1 + cells)
@@ -267,10 +267,10 @@ def _scales(prior: Prior, whitened: Array, left: Array, scale: Array) -> Array:
     sizes = np.bincount(prior.group[some], np.square(whitened).mean(axis=0)[some], len(scale)) * scale
     known = np.bincount(prior.group[some], (1.0 - left)[some], len(scale))
     shared = prior.shared
-    common = float(sizes[shared].sum() / max(known[shared].sum(), 1e-9)) if shared.any() else FIRST
-    aim = np.where(shared, common, FIRST)
+    common = float(sizes[shared].sum() / max(known[shared].sum(), 1e-9)) if shared.any() else FIRST_SCALE
+    aim = np.where(shared, common, FIRST_SCALE)
     pull = np.where(shared, PULL, 0.1)
-    found: Array = np.clip((sizes + pull * aim) / (known + pull), LEAST, MOST)
+    found: Array = np.clip((sizes + pull * aim) / (known + pull), LEAST_SCALE, LARGEST_SCALE)
     return found
 
 

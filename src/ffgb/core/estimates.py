@@ -22,10 +22,8 @@ import numpy as np
 from scipy.special import expit, logit, ndtri
 
 from ffgb.core.judgement import CLOSEST, auc, average_precision, calibration
+from ffgb.core.statistics import LEVEL as LEVEL
 from ffgb.core.types import Array
-
-LEVEL = 0.95
-"""Of intervals."""
 
 
 @final

@@ -27,7 +27,7 @@ EXACT = 2.0**52
 """Whole numbers up to here, and their sums, are exact in float64."""
 SHORT = 2.0**30
 """Whole numbers that travel as int32."""
-FAR = 100.0
+FAR_MEAN = 100.0
 """A mean so many spreads from 0 is far: variances are then asked for about the mean."""
 
 
@@ -155,7 +155,7 @@ def exact_moments_of_targets(ask: Ask, outputs: int) -> Moments:
     """Mean and variance of the targets, the same bits over any split of the rows."""
     centre = np.zeros(outputs)
     found = _about(ask, centre)
-    if (np.abs(found.mean) > FAR * np.sqrt(found.variance)).any():
+    if (np.abs(found.mean) > FAR_MEAN * np.sqrt(found.variance)).any():
         # about the mean, as float32 has it: a column that is constant is then exactly 0
         centre = found.mean.astype(np.float32).astype(np.float64)
         found = _about(ask, centre)

@@ -277,6 +277,13 @@ SETTINGS = (
         common=True,
         choices=("local", "shared"),
     ),
-    Setting("gram", "text", "What of the Gram is shared.", METHOD, unset="tied for patches, else exact", choices=GRAMS),
+    Setting(
+        "gram",
+        "text",
+        "Part of the Gram matrix that clients share.",
+        METHOD,
+        unset="tied for patches, else exact",
+        choices=GRAMS,
+    ),
     Setting("rank", "whole", "Rank of the nystrom sketch.", METHOD, 256, least=1),
 )

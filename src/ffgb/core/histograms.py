@@ -33,7 +33,7 @@ from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
 from ffgb.core.splits import Splits, by_column, route
-from ffgb.core.together import FEW, Together
+from ffgb.core.together import FEW_ROWS, Together
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import DivergedError, FFGBError, option
 
@@ -350,7 +350,7 @@ class _Work:
         """Of each output the rows that its version is trained without, if there are any."""
         if folds is not None:
             self._leave_out(here, folds)
-        self.together = Together(self.z, self.outside) if len(self.z) < FEW else None
+        self.together = Together(self.z, self.outside) if len(self.z) < FEW_ROWS else None
 
     def _leave_out(self, here: Here, folds: Folds) -> None:
         """Rows that a version is trained without add nothing."""

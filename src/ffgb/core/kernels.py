@@ -18,7 +18,7 @@ from ffgb.core.types import Array
 
 log = logging.getLogger("ffgb")
 
-WORTH = 2000
+COMPILED_ROWS = 2000
 """For fewer rows than this NumPy is fast enough, and numba need not be imported."""
 BLOCK = 2048
 """Rows whose gradients stay in the cache while one column after another is added up."""
@@ -35,7 +35,7 @@ class Compiled(NamedTuple):
 
 def compiled(rows: int) -> Compiled | None:
     """The compiled loops; None if numba is not installed, or if so many rows are not worth it."""
-    return _compiled() if rows >= WORTH else None
+    return _compiled() if rows >= COMPILED_ROWS else None
 
 
 @functools.cache

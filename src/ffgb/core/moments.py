@@ -28,7 +28,7 @@ MAGNITUDES = 2.0 ** np.arange(-40, 128, 8)
 TOO_FAR = 3
 """So many orders of magnitude above the median client a client is not believed."""
 
-FAR = 100.0
+FAR_MEAN = 100.0
 """A mean so many spreads from 0 is far."""
 
 ROWS = 4096
@@ -171,7 +171,7 @@ def _moments(
     if not np.isfinite(bounds).all():
         bounds = np.minimum(bounds, ask(MagnitudeOf(features, centre)) if largest is None else largest)
     found: Moments = ask(MomentsOf(features, centre, bounds, by_rows, alike))
-    if (np.abs(found.mean) > FAR * np.sqrt(found.variance)).any():
+    if (np.abs(found.mean) > FAR_MEAN * np.sqrt(found.variance)).any():
         # about the mean, as float32 has it: a column that is constant is then exactly 0
         centre = found.mean.astype(np.float32).astype(np.float64)
         known = np.isfinite(bounds_known).all()

@@ -27,7 +27,7 @@ from ffgb.core.geometry import Spectrum
 from ffgb.core.losses import Loss
 from ffgb.core.types import Array
 
-LEAST, MOST = 0.01, 100.0
+LEAST_SHARE, LARGEST_SHARE = 0.01, 100.0
 """λ is at least this share of κ·trace(G)/n, and at most this share of κ·trace(G)."""
 LEVELS = 40
 """λ is tried at so many levels, then at so many about the best of them, and once more."""
@@ -140,4 +140,4 @@ def level_of(values: Array, rows: float, outputs: int, square: float) -> float:
 def _range(values: Array, rows: float) -> tuple[float, float]:
     """The least λ, at which a prior says next to nothing, and the largest, at which hardly anything is left of W."""
     trace = max(float(values.sum()), FLAT)
-    return LEAST * trace / rows, MOST * trace
+    return LEAST_SHARE * trace / rows, LARGEST_SHARE * trace

@@ -12,7 +12,7 @@ from ffgb.core.types import Array
 
 HEAVY = 5.0
 """A cell with so many deviations of noise, and more rows than an equal bin, has a bin of its own."""
-APART = 1.5
+DEVIATIONS_A_BIN = 1.5
 """Deviations of noise that a bin has in rows, at least."""
 
 
@@ -37,7 +37,7 @@ def chosen_cuts(counts: Array, bins: int, deviation: float, rows: float) -> Arra
     heavy = counts > max(rows / bins, HEAVY * deviation)
     light = scipy.optimize.isotonic_regression(np.cumsum(np.where(heavy, 0.0, counts))).x
     rest = max(float(light[-1]), 1.0)
-    least = max(rest / max(bins - int(heavy.sum()), 2), APART * deviation)
+    least = max(rest / max(bins - int(heavy.sum()), 2), DEVIATIONS_A_BIN * deviation)
     ends = np.flatnonzero(heavy)
     cuts, level = {*ends.tolist(), *(ends + 1).tolist()}, least
     for i, below in enumerate(light.tolist()):

@@ -1,4 +1,4 @@
-"""Mean and variance of columns."""
+"""Mean and variance of columns; the level of intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import final
 import numpy as np
 
 from ffgb.core.types import Array
+
+LEVEL = 0.95
+"""Of confidence intervals, if no one says."""
 
 
 @final

@@ -27,7 +27,7 @@ from ffgb.core.questions import Here, Question, Sum
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
 
-FIRST, MORE, DEEPEST = 11, 4, 51
+FIRST_BITS, MORE_BITS, ALL_BITS = 11, 4, 51
 """Bits of a hash by which names are told apart at first, further bits for what is divided, and how many there are."""
 PROOF, COVER = 20, 52
 """Bits of the two secret numbers of a proof."""
@@ -54,7 +54,7 @@ class Hashed:
 
     def within(self, depth: int, head: int) -> Array:
         """Which names are in the bucket of the first `depth` bits."""
-        found: Array = self.places >> (DEEPEST - depth) == head
+        found: Array = self.places >> (ALL_BITS - depth) == head
         return found
 
 
@@ -142,9 +142,9 @@ def _check_buckets(columns: Sequence[str], depths: Sequence[int], heads: Sequenc
     """Raise an FFGBError if there can be no such buckets."""
     if not 0 < len(columns) == len(depths) == len(heads):
         raise FFGBError("a question about names names no buckets")
-    if not all(type(d) is int and 0 <= d <= DEEPEST for d in depths):
+    if not all(type(d) is int and 0 <= d <= ALL_BITS for d in depths):
         raise FFGBError("a question about names has buckets that are too small")
-    if not all(type(h) is int and 0 <= h < 2**DEEPEST for h in heads):
+    if not all(type(h) is int and 0 <= h < 2**ALL_BITS for h in heads):
         raise FFGBError("a question about names has buckets that there are not")
 
 
@@ -167,7 +167,7 @@ class NameCounts(Question):
 
     def part(self, here: Here) -> Tensors:
         _check_buckets(self.columns, self.depths, self.heads)
-        if not 0 < self.bits <= FIRST or max(self.depths) + self.bits > DEEPEST:
+        if not 0 < self.bits <= FIRST_BITS or max(self.depths) + self.bits > ALL_BITS:
             raise FFGBError("a question about names divides buckets into too many parts")
         names, shape = surveyed(here).hashed, (len(self.columns), 2**self.bits)
         counts, marks, proofs = (np.zeros(shape) for _ in range(3))
@@ -178,7 +178,7 @@ class NameCounts(Question):
             if (own := names.get(column)) is None:
                 continue
             inside = own.within(depth, head)
-            parts = own.places[inside] >> (DEEPEST - depth - self.bits) & (2**self.bits - 1)
+            parts = own.places[inside] >> (ALL_BITS - depth - self.bits) & (2**self.bits - 1)
             rows = own.rows[inside]
             counts[k] = np.bincount(parts, rows, 2**self.bits)
             marks[k] = np.bincount(parts, rows * own.marks[inside], 2**self.bits)
@@ -247,7 +247,7 @@ class NamesIn(Question):
         if len(set(buckets)) < len(buckets):
             raise FFGBError("a question about names asks for a bucket twice")
         for (column, depth, head), rows, proof in zip(buckets, self.rows, self.proofs, strict=True):
-            bits = FIRST if depth == FIRST else MORE
+            bits = FIRST_BITS if depth == FIRST_BITS else MORE_BITS
             if depth < bits:
                 raise FFGBError("a question about names has buckets that there are not")
             times, more = secret_numbers(said.salt, column, depth - bits, head >> bits, bits)
@@ -282,7 +282,7 @@ def hashed(column: str, names: Mapping[str, int], salt: bytes = b"") -> Hashed:
         one.update(name.encode())
         digests += one.digest()
     words = np.frombuffer(bytes(digests), ">u8").reshape(-1, 2)
-    places = (words[:, 0] >> np.uint64(64 - DEEPEST)).astype(np.int64)
+    places = (words[:, 0] >> np.uint64(64 - ALL_BITS)).astype(np.int64)
     marks = (words[:, 1] >> np.uint64(64 - MARK)).astype(np.int64)
     return Hashed(tuple(names), np.array(list(names.values()), np.int64), places, marks)
 

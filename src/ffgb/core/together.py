@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, final
+from typing import Protocol, final
 
 import numpy as np
 
 from ffgb.core.splits import Splits
 from ffgb.core.types import Array
 
-if TYPE_CHECKING:
-    from ffgb.core.histograms import HistogramsOf
-
-FEW = 2000
+FEW_ROWS = 2000
 """Fewer rows than this are few."""
 AT_ONCE = 2**19
 """Cells of rows that are added up together."""
+
+
+class Asked(Protocol):
+    """What a question about sums by cells says of trees and nodes (HistogramsOf, in core/histograms.py)."""
+
+    @property
+    def cells(self) -> Array: ...
+
+    @property
+    def outputs(self) -> Array: ...
+
+    @property
+    def columns(self) -> Array: ...
+
+    @property
+    def tree(self) -> Array: ...
+
+    @property
+    def splits(self) -> Splits: ...
+
+    @property
+    def asked(self) -> Array: ...
+
+    @property
+    def starts(self) -> Array: ...
+
+    @property
+    def cells_of_nodes(self) -> int: ...
 
 
 @final
@@ -31,7 +56,7 @@ class Together:
         self.node, self.column, self.left = np.zeros(0), np.zeros(0), np.zeros((0, 0))
         self.position = np.zeros((0, len(z)), np.int32)
 
-    def move(self, question: HistogramsOf) -> None:
+    def move(self, question: Asked) -> None:
         """Put each row into the node of each tree that it belongs to."""
         splits, tree = question.splits, question.tree.astype(np.int64)
         if self._same(question, tree):
@@ -43,7 +68,7 @@ class Together:
         self.position, self.outputs, self.tree = position, question.outputs, tree
         self.node, self.column, self.left = splits.node, splits.column, splits.left
 
-    def _same(self, question: HistogramsOf, tree: Array) -> bool:
+    def _same(self, question: Asked, tree: Array) -> bool:
         splits = question.splits
         pairs = (
             (self.outputs, question.outputs),
@@ -54,7 +79,7 @@ class Together:
         )
         return all(np.array_equal(a, b) for a, b in pairs)
 
-    def _kept(self, question: HistogramsOf, tree: Array) -> Array:
+    def _kept(self, question: Asked, tree: Array) -> Array:
         """Trees that begin with the splits that they had before."""
         trees, splits = len(question.outputs), question.splits
         if not np.array_equal(self.outputs, question.outputs):
@@ -69,7 +94,7 @@ class Together:
         wrong[tree[some][differs]] = True
         return np.flatnonzero(~wrong)
 
-    def sums(self, question: HistogramsOf, gradient: Array, hessian: Array | None) -> Array:
+    def sums(self, question: Asked, gradient: Array, hessian: Array | None) -> Array:
         """Sums of all nodes that are asked about, one after the other, (3, cells)."""
         found = np.zeros((3, question.cells_of_nodes))
         columns = question.columns.shape[1]
@@ -82,14 +107,14 @@ class Together:
                     sums += np.bincount(cells, weights, question.cells_of_nodes)
         return found
 
-    def rows(self, question: HistogramsOf, *, outside: bool) -> Array:
+    def rows(self, question: Asked, *, outside: bool) -> Array:
         """Rows in each cell, (cells,); `outside`: those that trees are grown without."""
         found = np.zeros(question.cells_of_nodes)
         for _, _, cells in self._cells(question, self.outside if outside else ~self.outside):
             found += np.bincount(cells, minlength=question.cells_of_nodes)
         return found
 
-    def _cells(self, question: HistogramsOf, taken: Array) -> Iterator[tuple[Array, Array, Array]]:
+    def _cells(self, question: Asked, taken: Array) -> Iterator[tuple[Array, Array, Array]]:
         """Tree and row, and the cells that the row is in, a column after the other: of rows that are taken."""
         asked, columns = question.asked, question.columns
         cells = question.cells.astype(np.int64)[columns]

@@ -110,12 +110,14 @@ class Finder:
         return found
 
     def _ordered(self, some: slice, padded: Array, sums: Array, low: Array, high: Array, found: Found) -> None:
-        """Thresholds, with missing values on the right and on the left."""
+        """Thresholds, with missing values on the right and on the left.
+
+        Columns are filled up with empty bins, whose gain is that of the last one: the first of equal gains is taken.
+        """
         places, gone = self._bins[some], padded[:, :, self._gone[some]]
         up_to = np.cumsum(padded[:, :, places], axis=3)  # (nodes, 3, columns, bins)
         left = np.stack([up_to, up_to + gone[..., None]], axis=2)  # (nodes, 3, 2, columns, bins)
         gain = self._gain(left, sums, low, high, self.growth.ridge, self.monotone[self.numeric[some]][:, None])
-        gain[:, :, places == padded.shape[2] - 1] = 0.0
         best = gain.reshape(len(gain), -1).argmax(axis=1)
         for i, (side, k, b) in enumerate(zip(*np.unravel_index(best, gain.shape[1:]), strict=True)):
             if not gain[i, side, k, b] > found.gain[i]:

@@ -59,7 +59,7 @@ SETTINGS = (
     Setting(
         "class_weight",
         "text",
-        "balanced, or sick=3,well=1: what rows of each class weigh in training.",
+        "Weights of classes in training: balanced, or sick=3,well=1.",
         DATA,
         unset="all weigh the same",
         when="A rare class that must not be missed may count more. Predicted probabilities are then too high for it.",

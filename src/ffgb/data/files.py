@@ -31,7 +31,7 @@ from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describ
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
-from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text
+from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.settings import DATA, Setting
@@ -239,7 +239,7 @@ def _warn_of_identifiers(sites: Sequence[_Site]) -> None:
 def _ask_about_codes(sites: Sequence[_Site], target: str | None) -> None:
     """Refuse to guess whether many whole numbers are classes or amounts."""
     targets = [site.y for site in sites]
-    if looks_like_codes(targets, FEW):
+    if looks_like_codes(targets, FEW_CLASSES):
         values = np.unique(np.concatenate(targets))
         raise FFGBError(
             f"the target {target or 'y'!r} has {len(values)} different whole numbers, {values[0]:g} to {values[-1]:g}; "
@@ -374,7 +374,9 @@ def _may_be_classes(y: Array, task: str | None) -> tuple[str, list[Any]]:
     if not is_text(y):
         kind = "whole" if y.ndim == 1 and np.all(values == np.round(values)) else "numbers"
     certain = task == CLASSIFICATION or kind == "text"
-    return kind, values.tolist() if kind != "numbers" and task != REGRESSION and (certain or len(values) <= FEW) else []
+    return kind, values.tolist() if kind != "numbers" and task != REGRESSION and (
+        certain or len(values) <= FEW_CLASSES
+    ) else []
 
 
 def label_counts(
@@ -396,7 +398,7 @@ def _held_out(y: Array, share: float, seed: int = 0, group: Array | None = None)
     if group is not None:
         return hold_out_groups(group, share if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0, stream(seed, "holdout"))
     kinds = np.unique(y) if y.ndim == 1 else y
-    if y.ndim == 1 and (is_text(y) or (len(kinds) <= FEW and np.all(kinds == np.round(kinds)))):
+    if y.ndim == 1 and (is_text(y) or (len(kinds) <= FEW_CLASSES and np.all(kinds == np.round(kinds)))):
         y = np.searchsorted(kinds, y).astype(np.int64)
     return hold_out(y, share if len(y) >= TOO_FEW_TO_HOLD_OUT else 0.0, stream(seed, "holdout"))
 
@@ -416,7 +418,9 @@ def settle(
     sites = []
     for name, said in zip(names, described, strict=True):
         # of numbers to predict no value is known: any that are certainly none of a class stand for them
-        y = np.array(said.classes if said.classes else [0.5] if said.kind == "numbers" else np.arange(FEW + 1.0))
+        y = np.array(
+            said.classes if said.classes else [0.5] if said.kind == "numbers" else np.arange(FEW_CLASSES + 1.0)
+        )
         if said.outputs > 1:
             y = np.zeros((1, said.outputs))
         sites.append(_Site(Path(name), None, {}, y))
@@ -521,7 +525,7 @@ def _read_site(
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
     y = _target(frame[target], path, task)
     reading.check(path, {**columns, target: y.astype(object) if is_text(y) else y})
-    if task is None and is_text(y) and len(y) >= FEW and 2 * (found := len(np.unique(y))) > len(y):
+    if task is None and is_text(y) and len(y) >= FEW_CLASSES and 2 * (found := len(np.unique(y))) > len(y):
         raise FFGBError(
             f"{path}: the target {target!r} has {found} different values in {len(y)} rows, too many for classes; "
             f"is it a name or an id? choose another {option('target')}, or say {option('task', CLASSIFICATION)}"
@@ -812,7 +816,7 @@ SETTINGS = (
     Setting(
         "task", "text", "classification or regression, for files.", DATA, unset="by the target's values", choices=TASKS
     ),
-    Setting("weights", "text", "A column of files that says what each row weighs.", DATA, unset="all weigh the same"),
+    Setting("weights", "text", "A column of files with the weight of each row.", DATA, unset="all weigh the same"),
     Setting("exposure", "text", "A column of files with the exposure of each row (poisson).", DATA, unset="1 for all"),
     Setting(
         "group",

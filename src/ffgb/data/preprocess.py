@@ -37,7 +37,7 @@ from ffgb.features.tables import LEAST, MISSING
 
 RARE: Final = 10
 """Rows that all sites together must have of a category for it to be named."""
-MOST: Final = 100
+MOST_CATEGORIES: Final = 100
 """Categories of a column: those with the most rows.  The others are none of the known ones."""
 LARGEST: Final = 1e18
 """Of a number in a table: squares of float32 numbers, and their sums, must be finite."""
@@ -227,7 +227,7 @@ def _rows(said: Iterable[Said]) -> Counter[str]:
 
 def _named(counts: Mapping[str, int], rows: int, others: int, fewest: int) -> list[str]:
     """The categories to tell apart, each with enough rows: rows that are in none of them are none, or enough too."""
-    named = [c for c in sorted(counts, key=lambda c: (-counts[c], c))[:MOST] if counts[c] >= fewest]
+    named = [c for c in sorted(counts, key=lambda c: (-counts[c], c))[:MOST_CATEGORIES] if counts[c] >= fewest]
     rest = rows - sum(counts[c] for c in named)
     while named and 0 < rest < others:
         rest += counts[named.pop()]

@@ -17,11 +17,11 @@ from ffgb.core.limbs import from_limbs
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here
 from ffgb.core.survey import (
-    DEEPEST,
-    FIRST,
+    ALL_BITS,
+    FIRST_BITS,
     HEADS,
     MARK,
-    MORE,
+    MORE_BITS,
     FileCounts,
     FileSums,
     NameCounts,
@@ -31,7 +31,7 @@ from ffgb.core.survey import (
 )
 from ffgb.core.types import Array
 from ffgb.data.files import Columns
-from ffgb.data.preprocess import MOST, NUMBER, TEXT, Said
+from ffgb.data.preprocess import MOST_CATEGORIES, NUMBER, TEXT, Said
 from ffgb.errors import FFGBError
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message
@@ -68,7 +68,7 @@ def survey_bytes(said: Columns) -> int:
     besides."""
     text = [name for name, each in said.columns.items() if each.kind == TEXT] + [TARGET] * bool(said.classes)
     numbers = tuple(name for name, each in said.columns.items() if each.kind == NUMBER)
-    counts = NameCounts(tuple(text), (0,) * len(text), (0,) * len(text), FIRST)
+    counts = NameCounts(tuple(text), (0,) * len(text), (0,) * len(text), FIRST_BITS)
     return sum(question.size for question in (FileCounts(tuple(said.columns)), FileSums(numbers), counts))
 
 
@@ -130,7 +130,7 @@ def survey(
     # the sum of few numbers says too much about each; where there are so few, their mean is not used
     numbers = tuple(name for name in columns if kinds[name] == {NUMBER} and there[name][1] >= rare)
     totals = dict(zip(numbers, from_limbs(ask(FileSums(numbers))).tolist(), strict=True)) if numbers else {}
-    wanted = {name: Wanted(max(rare, least), MOST) for name in columns if kinds[name] == {TEXT}}
+    wanted = {name: Wanted(max(rare, least), MOST_CATEGORIES) for name in columns if kinds[name] == {TEXT}}
     names = names_of(ask, {**wanted, TARGET: Wanted(least, refuse=_refuse_class)} if labelled else wanted)
     found = {site: dict(said.columns) for site, said in sites.items()}
     for name, (missing, values) in there.items():
@@ -231,13 +231,13 @@ class _Search:
 def names_of(ask: Ask, wanted: Mapping[str, Wanted]) -> dict[str, dict[str, int]]:
     """The names that sites have in each of these columns, with the rows of all sites, from sums alone."""
     searches = [_Search(column, each) for column, each in wanted.items()]
-    _divide(ask, [(search, _Bucket(0, 0, 0, None)) for search in searches], FIRST)
+    _divide(ask, [(search, _Bucket(0, 0, 0, None)) for search in searches], FIRST_BITS)
     while due := [(search, one) for search in searches for one in search.due()]:
         mixed = [(search, one) for search, one in due if one.mark is None]
         mixed += _read(ask, [(search, one) for search, one in due if one.mark is not None])
-        if any(one.depth + MORE > DEEPEST for _, one in mixed):
+        if any(one.depth + MORE_BITS > ALL_BITS for _, one in mixed):
             raise FFGBError("the names of categories cannot be told apart; a site has sent wrong numbers")
-        _divide(ask, mixed, MORE)
+        _divide(ask, mixed, MORE_BITS)
     return {search.column: search.names for search in searches}
 
 

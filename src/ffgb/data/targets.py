@@ -10,7 +10,7 @@ from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, REGRESSION
 
 # Whole numbers that take no more values than this are class labels, unless the user says otherwise.
-FEW = 20
+FEW_CLASSES = 20
 
 
 def is_text(values: Array) -> bool:
@@ -28,7 +28,7 @@ def infer_task(targets: Sequence[Array]) -> str:
     if any(is_text(values) for values in targets):
         return CLASSIFICATION
     distinct = np.unique(np.concatenate([np.unique(values) for values in targets]))
-    return CLASSIFICATION if len(distinct) <= FEW and np.all(distinct == np.round(distinct)) else REGRESSION
+    return CLASSIFICATION if len(distinct) <= FEW_CLASSES and np.all(distinct == np.round(distinct)) else REGRESSION
 
 
 def encode(targets: Sequence[Array]) -> tuple[tuple[str, ...], list[Array]]:

@@ -55,7 +55,7 @@ from ffgb.runs.private import private_classes, private_table
 from ffgb.runs.training import Elsewhere, train
 
 DEFECT = "an error at the site; its owner sees more"
-MANY = 1000
+REHEARSAL_ROWS = 1000
 """Rows that a rehearsal has at least: with few, columns have fewer different values than all sites' together."""
 FAILED, FAILURES = "questions that failed", 3
 """In the ledger: questions under masks that a site could not answer, and after how many it answers no more."""
@@ -197,7 +197,9 @@ def rehearse(
     whole = replace(Config(**values), participation=None, secure="off")
     dataset = site.load(schema, whole.seed)
     learner = Blend.name if whole.learner == AUTO else whole.learner
-    many = max((int(getattr(kind, "rehearsed", MANY)) for kind in FAMILIES.get(learner, ())), default=MANY)
+    many = max(
+        (int(getattr(kind, "rehearsed", REHEARSAL_ROWS)) for kind in FAMILIES.get(learner, ())), default=REHEARSAL_ROWS
+    )
     x, y = dataset.x, dataset.y
     if schema.table is not None:
         x, y = _spread(x, y, many, len(schema.classes))
@@ -224,7 +226,7 @@ def rehearse(
     return rehearsal, rehearsal.agreement(resolved, trainings, own)
 
 
-def _spread(x: Any, y: Any, many_rows: int = MANY, classes: int = 0) -> tuple[Any, Any]:
+def _spread(x: Any, y: Any, many_rows: int = REHEARSAL_ROWS, classes: int = 0) -> tuple[Any, Any]:
     """A few rows as if they were many: again and again, with values of columns of numbers moved a little.
 
     If all are alike in what is predicted, those that are added are not: trees that have nothing to tell apart do not

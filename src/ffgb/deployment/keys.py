@@ -29,6 +29,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, final
 
+from ffgb.engines.fleet import JOIN
+from ffgb.engines.node import bounded, trusting
 from ffgb.errors import FFGBError, missing_extra, option, printable
 from ffgb.files import atomic_write
 
@@ -336,9 +338,6 @@ def _httpx() -> Any:
 def join(invitation: Invitation, key: Any) -> bytes:
     """Hand the public key to the server of this invitation: its certificate (PEM), to be known by from now on."""
     httpx = _httpx()
-    from ffgb.engines.fleet import JOIN
-    from ffgb.engines.node import bounded, trusting
-
     _, hashes, _, ec = _crypto()
     url = f"https://{invitation.address}"
     certificate, pem = _shown_by(url, invitation), own_public(key)

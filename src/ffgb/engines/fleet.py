@@ -34,7 +34,7 @@ from typing import Any, final
 
 from ffgb.engines import private
 from ffgb.engines.listener import (
-    FIRST,
+    HEADER_SECONDS,
     RATE,
     GoneError,
     Listener,
@@ -277,7 +277,7 @@ class Fleet:
             headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
             if status >= 400:
                 headers.append((b"connection", b"close"))
-            async with asyncio.timeout(FIRST + len(body) / RATE):  # whoever asks also reads
+            async with asyncio.timeout(HEADER_SECONDS + len(body) / RATE):  # whoever asks also reads
                 await send({"type": "http.response.start", "status": status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
 

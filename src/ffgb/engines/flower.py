@@ -34,7 +34,8 @@ LOOK = 0.5
 """Seconds between two looks at whether nodes are alive, while their answers are awaited."""
 WAIT = 600.0
 """Seconds that a question who is there waits for its node."""
-REST = 10.0
+REST_SECONDS = 10.0
+"""Between two questions to a node that is not there."""
 START = 300.0
 """Seconds that a simulation has to start."""
 FOREVER = 7 * 24 * 3600.0
@@ -373,7 +374,7 @@ def gather(
         resting = {node for (node, since), until in rests.items() if until > now and nodes.get(node) == since}
         new = _ask_who(grid, asked, {node for node, _ in found.values()} | resting, WAIT)
         asked |= new
-        rests |= dict.fromkeys(new.values(), now + REST)
+        rests |= dict.fromkeys(new.values(), now + REST_SECONDS)
         say(f"{len(found)} of {count} sites are here")
         if len(found) < count:
             if time.monotonic() > until:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 from ffgb.errors import FFGBError, option
 
-FIRST = 10.0
+HEADER_SECONDS = 10.0
 """Seconds in which a connection must bring a whole request's headers."""
 RATE = 50_000.0
 """Bytes a second that a body must come with, on average, after the first ten seconds."""
@@ -146,7 +146,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
     async def create_server(self, *args: Any, **more: Any) -> Any:
         if more.get("ssl") is not None:
-            more |= {"ssl_handshake_timeout": FIRST, "ssl_shutdown_timeout": 2.0}
+            more |= {"ssl_handshake_timeout": HEADER_SECONDS, "ssl_shutdown_timeout": 2.0}
         return await super().create_server(*args, **more)
 
 
@@ -188,12 +188,12 @@ def _bounded() -> Any:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.alarm = self.loop.call_later(FIRST, transport.abort)
+            self.alarm = self.loop.call_later(HEADER_SECONDS, transport.abort)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.cycle is None or self.cycle.response_complete:
-                self.alarm = self.alarm or self.loop.call_later(FIRST, self.transport.abort)
+                self.alarm = self.alarm or self.loop.call_later(HEADER_SECONDS, self.transport.abort)
             elif self.alarm is not None:
                 self.alarm.cancel()
                 self.alarm = None
@@ -243,7 +243,7 @@ async def read_body(headers: Mapping[bytes, bytes], receive: Receive, most: int)
         raise RefusedError(413, f"the body has {length:,} bytes, and at most {most:,} are taken")
     body = bytearray()
     try:
-        async with asyncio.timeout(FIRST + length / RATE):
+        async with asyncio.timeout(HEADER_SECONDS + length / RATE):
             while True:
                 part = await receive()
                 if part["type"] == "http.disconnect":

@@ -35,7 +35,7 @@ COMPACT = 4 * 2**20
 """Bytes up to which all parts of a message travel as one of Flower's objects: each object is a request of its own."""
 BEAT = 10.0
 """Seconds between signs of life; Flower's least.  A node that is silent for twice as long counts as gone."""
-LARGEST, MANY = 2**31, 1024
+LARGEST_MESSAGE, MOST_OBJECTS = 2**31, 1024
 """Bytes and objects that a node takes in one message of its server."""
 CHUNK = 5 * 2**20
 """Bytes of the largest object that Flower makes of an array."""
@@ -132,7 +132,9 @@ def bounded(largest: Callable[[str], int]) -> Callable[[Any], None]:
 class Node:
     """Speaks to one server, as one site."""
 
-    def __init__(self, address: str, key: Any, context: ssl.SSLContext | None, *, largest: int = LARGEST) -> None:
+    def __init__(
+        self, address: str, key: Any, context: ssl.SSLContext | None, *, largest: int = LARGEST_MESSAGE
+    ) -> None:
         """Over TLS, or without a context over plain HTTP; `key` is the site's private key (cryptography)."""
         import httpx
 
@@ -272,7 +274,7 @@ class Node:
         contents: dict[str, bytes] = {}
         for part in m.iterate_object_tree(tree):
             contents[part.object_id] = self._object(part.object_id, run)
-            if len(contents) > MANY or sum(map(len, contents.values())) > self.largest:
+            if len(contents) > MOST_OBJECTS or sum(map(len, contents.values())) > self.largest:
                 raise ValueError("the server's message is too large to take")
         client.ConfirmMessageReceived(
             f.ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)

@@ -16,9 +16,9 @@ from ffgb.features.basic import Clip, Flatten
 from ffgb.features.bins import KeyCounts, keys
 
 VERY_LARGE = 2.0**32
-FEW = 0.01
+FEW_ROWS = 0.01
 """Of a column's rows: more are no slips."""
-BEYOND = 2.0**16
+ABSURD_RATIO = 2.0**16
 """So many times as large as nearly all others, a value is absurd."""
 ROOM = 4.0
 """Values are clipped at so many times the size of nearly all others."""
@@ -39,8 +39,8 @@ def without_far_values(ask: Ask, inputs: int) -> tuple[FeatureMap, Array]:
     within = below[:, len(sizes) : 2 * len(sizes)] - below[:, len(sizes) - 1 :: -1]
     high, all_rows = np.full(inputs, np.inf), below[0, -1]
     for j, rows in zip(column, within, strict=True):
-        usual = float(sizes[np.argmax(rows >= (1.0 - FEW) * all_rows)])
-        beyond = all_rows - rows[np.searchsorted(sizes, min(usual * BEYOND, float(sizes[-1])))]
+        usual = float(sizes[np.argmax(rows >= (1.0 - FEW_ROWS) * all_rows)])
+        beyond = all_rows - rows[np.searchsorted(sizes, min(usual * ABSURD_RATIO, float(sizes[-1])))]
         if beyond > 0:
             high[j] = ROOM * usual
     return Clip(flat, -high.astype(np.float32), high.astype(np.float32)), largest

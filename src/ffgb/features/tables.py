@@ -33,7 +33,7 @@ EDGES = 128
 REFINEMENTS = 3
 """How often the edges are moved to where the values are."""
 
-ENOUGH, MANY = 8, 4096
+ENOUGH_STEPS, MANY_FEATURES = 8, 4096
 """Steps of a column at least, unless all columns together have more than so many: a Gram of D features takes 33 D²
 bytes."""
 
@@ -315,7 +315,7 @@ class Steps(FeatureMap):
     def about(columns: Columns, features: int) -> Steps:
         """As many as make up about so many features, but enough of each column; of very many columns few of each."""
         several = max(int((columns.count > 1).sum()), 1)
-        enough = min(ENOUGH, MANY // several)
+        enough = min(ENOUGH_STEPS, MANY_FEATURES // several)
         return Steps(columns, int(min(EDGES, max(enough if enough > 1 else 0, features // several))))
 
     @cached_property

@@ -26,7 +26,7 @@ def totals_round(ask: RoundAsk, algorithm: Totals, *, stop: bool) -> Round:
     if step.shown:
         sending = Along(state.t, step.decay, step.length)
     else:
-        sending = Take(state.form.sent(state, update), state.form.precision(job))
+        sending = Take(state.form.sent(state.f, update), state.form.precision(job))
     delivered = ask.hand_over(state, update) if algorithm.silent else ask.deliver(state, sending)
     if step.shown or clients.m == clients.N or not state.form.delivered_later:
         # else: who is sampled now and then is sent the newest f when it is sampled again

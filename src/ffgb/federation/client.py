@@ -19,6 +19,7 @@ from ffgb.core.questions import Here, RoundQuestion
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import DivergedError, FFGBError, option
+from ffgb.federation.form import form_of
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message, as_travelled
 from ffgb.protocol.job import Job, Update, light
@@ -42,7 +43,7 @@ class Client:
         self.f: Array
         """f^t at the points."""
         self.whole: Function
-        """f^t itself, kept if it is one array; otherwise f^0."""
+        """f^t itself, kept if it is one array; otherwise f^0 (form.py)."""
         self.tools: Any = None
         """What the algorithm made for these points."""
         self.memory: Parameters = {}
@@ -102,10 +103,11 @@ class Client:
     def _(self, setup: Setup) -> Message:
         """Start at f^0, from wherever the client was: a client behind the others says so when it is asked."""
         job = setup.job
-        if job.taught and self.version < 0:
+        y = job.targets.first(job, self.points.y, None if self.version < 0 else self.f)
+        if y is None:
             return self._resync()
-        self.y = job.loss.lessons(self.f) if job.taught else self._labels(job)
-        job.loss.check(self.y)
+        job.loss.check(y)
+        self.y = y
         self.job, self.version, self.tools, self.shown = job, job.at, None, None
         self.memory, self.since, self.next, self.turn = {}, 0, None, ""
         self.whole = job.start()
@@ -123,10 +125,6 @@ class Client:
             return answer
         self.turn = turn.name
         return Message("ready", client=self.i)
-
-    def _labels(self, job: Job) -> Array:
-        """The targets as the job has them."""
-        return self.points.y if job.target is None else job.target.encode(self.points.y)
 
     # Increments
 
@@ -184,14 +182,8 @@ class Client:
 
     def _go_on(self, update: Update, values: Array | None) -> Message:
         """f^{t+1} from f^t; values are those of the increment at the points, if they are known."""
-        if self.job.closed:
-            # From the one array that f is, so that f at the points does not depend on the way it came here.
-            self.whole = update.after(self.whole, self.job.algorithm)
-            self.f = self.points.values(self.whole)
-        else:
-            # the old ensemble is never evaluated again
-            h = self.points.values(update.increment) if values is None else values
-            self.f = update.decay * self.f + update.step * h
+        form = form_of(self.job)
+        self.whole, self.f = form.at_client(self.whole, self.f, update, self.job, self.points, values)
         self.version = update.version
         return self._report()
 
@@ -221,11 +213,8 @@ class Client:
     def snapshot(self) -> Message:
         """All that a message may have changed, to the bit: for jobs in turns, and for processes that end in between."""
         values: dict[str, Any] = {"since": self.since, "next": None if self.next is None else self.next[0]}
-        parts: dict[str, Mapping[str, Array]] = {"memory": self.memory}
-        if self.job.taught:
-            parts["y"] = {"": self.y}
-        if self.job.closed:
-            parts["whole"] = self.whole.tensors()
+        parts: dict[str, Mapping[str, Array]] = {"memory": self.memory, "y": self.job.targets.kept(self.y)}
+        parts["whole"] = form_of(self.job).snapshot(self.whole)
         if self.next is not None:
             parts["next"] = self.next[1]
         if self.shown is not None:
@@ -241,8 +230,8 @@ class Client:
             part, _, name = key.partition(":")
             parts.setdefault(part, {})[name] = array
         self.job, self.version, self.f = job, state.round, state.tensors["f"]
-        self.y = parts["y"][""] if job.taught else self._labels(job)
-        self.whole = from_tensors(job.family, parts["whole"]) if job.closed else job.start()
+        self.y = job.targets.again(job, self.points.y, parts.get("y", {}))
+        self.whole = form_of(job).restored(job, parts.get("whole", {}))
         self.memory, self.since = parts.get("memory", {}), int(state.values["since"])
         after = state.values["next"]
         self.next = None if after is None else (int(after), parts.get("next", {}))

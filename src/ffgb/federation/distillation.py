@@ -74,7 +74,7 @@ def by_clients(server: Server, state: State, algorithm: FedAvg, rounds: int) -> 
     seed = int(stream(job.seed, "distill", t).integers(2**31))
     loss = _taught(job.loss)
     lesson = Job(algorithm, algorithm.space(family), loss, None, seed, begins=_distilled_before(job), taught=True)
-    learning, lines = server.go_on(state, lesson), list[dict[str, Any]]()
+    learning, lines = server.teach(state, lesson), list[dict[str, Any]]()
     for after, line in server.rounds(learning, rounds):
         learning = after
         lines.append(line)

@@ -36,10 +36,8 @@ def increments_round(
     mean = algorithm.pooled(state.f, mean, clients.share(S))
     state = replace(state, memory=_remembered(algorithm, state, increments))
     update = Update(t + 1, algorithm.decay(t), mean)  # f^{t+1} = decay · f^t + the mean of the increments
-    if algorithm.length.whole:
-        state, reports = _deliver(conversation, state, update, S, answers if aggregate.keeps_members else {})
-    else:
-        state, S, reports = _search(conversation, state, update, S, aggregate)
+    go = algorithm.length.choose(whole=_deliver, searched=_search)
+    state, S, reports = go(conversation, state, update, aggregate, {i: answers[i] for i in S})
     measured = {name: float(total(notes[name])) for name, total in algorithm.totals.items() if notes[name]}
     return Round(state, S, list(increments), reports, notes["gamma"], measured | dict(of_mean))
 
@@ -85,34 +83,34 @@ def _remembered(
 
 
 def _deliver(
-    conversation: Conversation, state: State, update: Update, S: Sequence[int], own: Mapping[int, Message]
-) -> tuple[State, dict[int, Message]]:
-    """Send the clients of this round f^{t+1}, and hear what they think of it.
+    conversation: Conversation, state: State, update: Update, aggregate: Aggregate, answers: Mapping[int, Message]
+) -> tuple[State, list[int], dict[int, Message]]:
+    """Send the clients that answered f^{t+1}, and hear what they think of it.
 
     Of what is a client's own in it, the parameters are not counted.
     """
-    form, clients = state.form, conversation.clients
+    S, form, clients = list(answers), state.form, conversation.clients
     update = form.applied(update, state.job)
     state = state.after(update)
-    take = Take(form.sent(state, update), form.precision(state.job))
+    take = Take(form.sent(state.f, update), form.precision(state.job))
     reports = conversation.ask(state, take, [*S, *clients.tests])
     going_on = state.t % state.job.algorithm.phases != 0  # the same clients come next
     if clients.m < clients.N and form.delivered_later and not going_on:
         # That we look at f^{t+1} at its points already is a measurement, as on the test set.
-        return state, reports
+        return state, S, reports
     came = [i for i in S if i in reports]
-    known = [own[i] for i in S if i in own] if form.counts_own else ()
+    known = list(answers.values()) if form.counts_own and aggregate.keeps_members else ()
     costs = state.costs.down(take.message(), len(S), known=known).up(reports[i] for i in came)
-    return replace(state, costs=costs).told(came), reports
+    return replace(state, costs=costs).told(came), S, reports
 
 
 def _search(
-    conversation: Conversation, state: State, update: Update, S: Sequence[int], aggregate: Aggregate
+    conversation: Conversation, state: State, update: Update, aggregate: Aggregate, answers: Mapping[int, Message]
 ) -> tuple[State, list[int], dict[int, Message]]:
     """f^{t+1} = f^t + s(g − f^t), g the mean of the clients' functions: the best s, by slopes along the line."""
     algorithm, tests = state.job.algorithm, conversation.clients.tests
     update = update.as_travelled(state.job.precision)  # everyone goes on with that
-    ask = InARound(conversation, state, S, aggregate)
+    ask = InARound(conversation, state, list(answers), aggregate)
     slopes, _ = ask(SlopesOf(state.job.loss, update.decay, algorithm.mu), update.increment)
     s = best_length(slopes)
     step = Along(state.t + 1, 1.0 + s * (update.decay - 1.0), s)

@@ -150,7 +150,7 @@ class Server:
                 f"values, or choose another {option('map')}"
             ) from error
         self._procedure(algorithm)  # refused here if there is none
-        self.conversation.quiet = self.conversation.quiet or algorithm.silent
+        self.conversation.quiet |= algorithm.silent
         at_server, at_clients = algorithm.placed(geometry)
         if self.clients.m < self.N:
             algorithm.check_sampling()
@@ -172,16 +172,18 @@ class Server:
         clients = [*self.clients.everyone, *self.clients.tests]
         self.conversation.exchange(Turn(state.job, name), clients, state.job)
 
+    def teach(self, state: State, job: Job) -> State:
+        """The clients leave their job for one in which they learn what f^t says at their points."""
+        state, _ = self.conversation.catch_up(state, self.clients.everyone)
+        return replace(self.go_on(state, job), teacher=state)
+
     def go_on(self, state: State, job: Job) -> State:
-        """The clients leave their job for another, which may take its lessons from the last."""
+        """The clients leave their job for another."""
         everyone = self.clients.everyone
-        if job.taught:
-            state, _ = self.conversation.catch_up(state, everyone)
         setup = Setup(job, state.t)
         ready = self.conversation.ask(state, setup, [*everyone, *self.clients.tests])
         costs = state.costs.down(setup.message(), len(everyone)).up(ready[i] for i in everyone if i in ready)
-        teacher = state if job.taught else None
-        return State(job, job.at, job.start(), (), (job.at,) * self.N, costs, teacher=teacher)
+        return State(job, job.at, job.start(), (), (job.at,) * self.N, costs)
 
     def rounds(self, state: State, T: int, *, stop: bool = False) -> Iterator[tuple[State, dict[str, Any]]]:
         """Algorithm 1: the state and the metrics after each round.

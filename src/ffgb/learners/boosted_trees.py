@@ -17,7 +17,7 @@ import numpy as np
 from ffgb.core.functions import Block, Family, OpenFamily, OpenSum
 from ffgb.core.kernels import compiled
 from ffgb.core.splits import Layout, Splits, by_column, check_trees, route
-from ffgb.core.together import FEW, route_all
+from ffgb.core.together import FEW_ROWS, route_all
 from ffgb.core.tree_growth import Grown
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
@@ -96,7 +96,7 @@ class BoostedTrees(OpenFamily):
 
     def weighted_sum(self, weights: Array, stack: Parameters, z: Array) -> Array:
         out = np.zeros((len(z), self.outputs))
-        if len(z) < FEW:
+        if len(z) < FEW_ROWS:
             position = leaves_of(stack, z)
             values = weights[:, None] * np.take_along_axis(stack["value"], position, axis=1)
             np.add.at(out.T, stack["output"], values)
@@ -175,5 +175,5 @@ SETTINGS = (
         least=1,
     ),
     Setting("leaf_hessian", "number", "Sum of Hessians of a leaf, at least (trees).", LEARNER, 1e-3, least=0.0),
-    Setting("leaf_ridge", "number", "What is added to a leaf's sum of Hessians (trees).", LEARNER, 1.0, least=0.0),
+    Setting("leaf_ridge", "number", "Added to a leaf's sum of Hessians (trees).", LEARNER, 1.0, least=0.0),
 )

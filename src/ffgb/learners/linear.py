@@ -280,7 +280,7 @@ SETTINGS = (
     Setting(
         "sobolev_norm",
         "text",
-        "Of a Lipschitz fit (ffgb-l): l2, least squares; sup, the largest error, as the paper prints it.",
+        "Norm of a Lipschitz fit (ffgb-l): l2, least squares; sup, the largest error, as the paper prints it.",
         LEARNER,
         "l2",
         choices=("l2", "sup"),

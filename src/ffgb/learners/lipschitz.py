@@ -24,7 +24,7 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
 from ffgb.learners.mlp import (
-    CARE,
+    DRAWING_POWER,
     Adam,
     Descent,
     aligned,
@@ -311,7 +311,7 @@ class _Descent(Descent):
     def look(self) -> float:
         errors = self._net.run(self._points).values.T - self._target
         worst = np.abs(errors).max(axis=1)
-        self._rows = drawn(worst**CARE, self._size, self.interval, self._rng)
+        self._rows = drawn(worst**DRAWING_POWER, self._size, self.interval, self._rng)
         return float(worst.max()) if self._sobolev is None else self._sobolev.look(errors, self.interval)
 
     def member(self) -> dict[str, Array]:

@@ -32,7 +32,7 @@ PLAIN = 0.3
 """The share of the steps that are least squares; what is fitted well by then needs little care later."""
 POWER = 8.0
 """The p of the p-norm that the last steps minimise.  A larger one listens to too few points."""
-CARE = 2.0
+DRAWING_POWER = 2.0
 """Points are drawn in proportion to this power of their largest error."""
 FADING, LAST_RATE = 0.5, 0.1
 """In this share of the steps, the last ones, the learning rate goes down to this part of itself."""
@@ -364,7 +364,7 @@ class _Descent(Descent):
                 self._take(np.arange(start, start + size))  # beyond the end, the last point again and again
             self._net.forward()
             worst[start : start + size] = np.abs(self._net.errors).max(axis=0)[: n - start]
-        self._rows = drawn(worst**CARE, size, self.interval, self._rng)
+        self._rows = drawn(worst**DRAWING_POWER, size, self.interval, self._rng)
         return float(worst.max())
 
     def member(self) -> Parameters:

@@ -20,7 +20,7 @@ from ffgb.core.maps import FeatureMap
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.features.basic import Flatten
-from ffgb.learners.mlp import CARE, Descent, anneal, batches, drawn, emphasise, fitted_by, interval, layers
+from ffgb.learners.mlp import DRAWING_POWER, Descent, anneal, batches, drawn, emphasise, fitted_by, interval, layers
 from ffgb.settings import LEARNER, Setting, Values
 from ffgb.user_code import named
 
@@ -218,7 +218,7 @@ class _Descent(Descent):
         with torch.no_grad():
             worst = torch.cat([(self._module(x) - y).abs().amax(1) for x, y in pieces]).numpy()
         self._module.train()
-        self._rows = drawn(worst**CARE, len(self._x), self.interval, self._rng)
+        self._rows = drawn(worst**DRAWING_POWER, len(self._x), self.interval, self._rng)
         return float(worst.max())
 
     def member(self) -> Parameters:

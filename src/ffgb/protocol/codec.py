@@ -410,4 +410,6 @@ def _unpacked(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
     return found, precision
 
 
-SETTINGS = (Setting("precision", "text", "In which increments travel.", METHOD, "float32", choices=PRECISIONS),)
+SETTINGS = (
+    Setting("precision", "text", "Number format in which increments travel.", METHOD, "float32", choices=PRECISIONS),
+)

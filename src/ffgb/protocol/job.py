@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -85,6 +86,53 @@ class _Answered:
         raise FFGBError("an update lacks arrays")
 
 
+class Targets(ABC):
+    """Where a client's targets in a job come from."""
+
+    @abstractmethod
+    def first(self, job: Job, labels: Array, f: Array | None) -> Array | None:
+        """When the job begins, and the last job's f had these values; None if it takes them and they are lost."""
+
+    @abstractmethod
+    def kept(self, y: Array) -> Tensors:
+        """What a client must keep of them."""
+
+    @abstractmethod
+    def again(self, job: Job, labels: Array, kept: Tensors) -> Array:
+        """The same as at first, from what was kept."""
+
+
+@final
+class Labels(Targets):
+    """The client's own labels."""
+
+    def first(self, job: Job, labels: Array, f: Array | None) -> Array | None:
+        return labels if job.target is None else job.target.encode(labels)
+
+    def kept(self, y: Array) -> Tensors:
+        return {}
+
+    def again(self, job: Job, labels: Array, kept: Tensors) -> Array:
+        return labels if job.target is None else job.target.encode(labels)
+
+
+@final
+class Lessons(Targets):
+    """What the last job's f says at the client's points."""
+
+    def first(self, job: Job, labels: Array, f: Array | None) -> Array | None:
+        return None if f is None else job.loss.lessons(f)
+
+    def kept(self, y: Array) -> Tensors:
+        return {"": y}
+
+    def again(self, job: Job, labels: Array, kept: Tensors) -> Array:
+        return kept[""]
+
+
+LABELS, LESSONS = Labels(), Lessons()
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -110,6 +158,11 @@ class Job:
     def procedure(self) -> Increments:
         """What each client runs in a round; an FFGBError if the server runs it, and asks for sums."""
         return self.algorithm.by(_AtClients())
+
+    @property
+    def targets(self) -> Targets:
+        """Where a client's targets come from."""
+        return LESSONS if self.taught else LABELS
 
     @property
     def closed(self) -> bool:

@@ -29,7 +29,7 @@ from ffgb.protocol.sending import ALWAYS, Sending
 
 KEY = 32
 """Bytes of a public key."""
-MOST = 10_000
+MOST_PARTICIPANTS = 10_000
 """Participants of a run."""
 
 
@@ -57,14 +57,20 @@ class Group:
     def from_json(value: Any) -> Group:
         threshold, lists = value["threshold"], [tuple(value[name]) for name in ("numbers", "names", "registered")]
         group = Group(lists[0], lists[1], lists[2], threshold)
-        if type(threshold) is not int or not 0 <= threshold <= MOST:
+        if type(threshold) is not int or not 0 <= threshold <= MOST_PARTICIPANTS:
             raise FFGBError("a list of participants does not say how many of them must answer")
         texts = (*group.names, *group.registered)
         if not all(type(n) is int for n in group.numbers) or not all(map(_is_text, texts)):
             raise FFGBError("a list of participants is none")
         for text in group.registered:
             _digits(text)
-        if not len(set(group.numbers)) == len(group.names) == len(group.registered) == len(group.numbers) <= MOST:
+        if (
+            not len(set(group.numbers))
+            == len(group.names)
+            == len(group.registered)
+            == len(group.numbers)
+            <= MOST_PARTICIPANTS
+        ):
             raise FFGBError("a list of participants names one twice, or is incomplete")
         return group
 

@@ -4,37 +4,23 @@ Plots are SVG that is written here, complete without any script; the script adds
 clients, classes and columns come from outside: every text is escaped, and the page forbids all scripts but its own.
 
 `past` reads runs, and `words` writes numbers and texts.  Figures are drawn in `axes`, `curves`, `histogram` and `rows`;
-`pieces` and `document` put pages together.  `one` is the page of a run, with longer sections in `clients`, `measured`
-and `costs`; `several` is that of runs side by side.
+`pieces`, `document` and `pages` put pages together.  `one` is the page of a run, with longer sections in `clients`,
+`measured` and `costs`; `several` is that of runs side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from ffgb.errors import FFGBError
-from ffgb.files import atomic_write
-from ffgb.report.one import one_run
-from ffgb.report.past import POINTS, POINTS_OF_ALL, read, run_names
-from ffgb.report.several import several_runs
+if TYPE_CHECKING:
+    from ffgb.report.pages import page, write
 
 __all__ = ["page", "write"]
 
 
-def write(runs: Sequence[Path], out: Path) -> None:
-    """The page of a run, or of several side by side, in a file."""
-    content = page(runs).encode()
-    try:
-        atomic_write(out, content)
-    except OSError as error:
-        raise FFGBError(f"{out} cannot be written ({error.strerror}); name a file in a folder that is there") from error
-
-
-def page(runs: Sequence[Path]) -> str:
-    """The page as HTML."""
-    if not runs:
-        raise FFGBError("there is no run to report on; name one run directory, or several to compare")
-    most = POINTS if len(runs) == 1 else max(30, POINTS_OF_ALL // len(runs))
-    pasts = [read(path, name, most) for path, name in zip(runs, run_names(runs), strict=True)]
-    return one_run(pasts[0]) if len(pasts) == 1 else several_runs(pasts)
+def __getattr__(name: str) -> Any:
+    # On first use: `ffgb --help` needs `words` alone, and pages need NumPy.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("ffgb.report.pages"), name)

@@ -26,7 +26,7 @@ from ffgb.report.words import (
 
 SITES = 6
 """Names of sites that are written out."""
-CARE, FACT = ' class="care"', ""
+CARE_CLASS, FACT_CLASS = ' class="care"', ""
 
 
 def opening(past: Past) -> str:
@@ -88,7 +88,7 @@ def _known(past: Past) -> list[tuple[str, str, str]]:
         text += f" The mean loss there is {value_text('test_loss', loss)}."
     text += " How sure this is, and whether probabilities are right, each site can see on its own rows"
     text += " (<code>ffgb evaluate</code>): rows did not leave the sites, so it is not known here."
-    return [("How good it is", text, CARE), _taking_part(past, None), _use()]
+    return [("How good it is", text, CARE_CLASS), _taking_part(past, None), _use()]
 
 
 def _use() -> tuple[str, str, str]:
@@ -96,7 +96,7 @@ def _use() -> tuple[str, str, str]:
         "The held-out rows are of the sites that trained the model. Elsewhere it may do worse: score it on rows of "
         "that place first (<code>ffgb evaluate RUN --data FILE</code>)."
     )
-    return "What it may be used for", text, FACT
+    return "What it may be used for", text, FACT_CLASS
 
 
 def _of_classes(judged: Judged) -> list[tuple[str, str, str]]:
@@ -104,13 +104,13 @@ def _of_classes(judged: Judged) -> list[tuple[str, str, str]]:
     found = []
     accuracy = scores["accuracy"]
     text = f"It is right for {percent(accuracy.value)} of {plural(rows, 'row')}{_interval(judged, accuracy)}."
-    care = FACT
+    care = FACT_CLASS
     if judged.two:
         base = scores["base_rate"].value
         most = max(base, 1.0 - base)
         text += f" Always naming the more frequent class would be right for {percent(most)}."
         if accuracy.low is not None and accuracy.low <= most:
-            text, care = f"{text} The rows do not show that the model does better.", CARE
+            text, care = f"{text} The rows do not show that the model does better.", CARE_CLASS
     found.append(("How often it is right", text, care))
     if (auc := scores.get("auc")) is not None:
         yes = escaped(judged.classes[1], 40)
@@ -118,7 +118,7 @@ def _of_classes(judged: Judged) -> list[tuple[str, str, str]]:
             f"Of two rows, one of which is ‘{yes}’, it gives that one the higher probability in "
             f"{percent(auc.value)} of all pairs{_interval(judged, auc)}. Chance is 50{THIN}%."
         )
-        found.append(("How well it ranks", text, FACT if auc.low is None or auc.low > 0.5 else CARE))
+        found.append(("How well it ranks", text, FACT_CLASS if auc.low is None or auc.low > 0.5 else CARE_CLASS))
     if (slope := scores.get("calibration_slope")) is not None:
         found.append(_calibrated(judged, slope))
     return found
@@ -141,7 +141,7 @@ def _calibrated(judged: Judged, slope: Score) -> tuple[str, str, str]:
     return (
         "Whether its probabilities are right",
         f"{text} (slope {shown(slope.value)}{ends}; 1 is right).",
-        FACT if good else CARE,
+        FACT_CLASS if good else CARE_CLASS,
     )
 
 
@@ -149,11 +149,11 @@ def _of_numbers(judged: Judged) -> list[tuple[str, str, str]]:
     scores = judged.whole.scores
     rmse = scores["rmse"]
     text = f"The root of the mean squared error is {figure_text(rmse.value)}{_interval(judged, rmse, figure_text)}."
-    care = FACT
+    care = FACT_CLASS
     if (r2 := scores.get("r2")) is not None:
         text += f" It explains {percent(max(r2.value, 0.0))} of the variance"
         text += "." if r2.low is None or r2.low > 0 else ", and the rows do not show that this is more than nothing."
-        care = FACT if r2.low is None or r2.low > 0 else CARE
+        care = FACT_CLASS if r2.low is None or r2.low > 0 else CARE_CLASS
     return [("How far it is off", text, care)]
 
 
@@ -166,7 +166,7 @@ def _taking_part(past: Past, judged: Judged | None) -> tuple[str, str, str]:
     if 0 < len(clients) <= SITES:
         text += f": {', '.join(escaped(c.name, 40) for c in clients)}"
     if judged is None:
-        return "Who took part", f"{text}.", FACT
+        return "Who took part", f"{text}.", FACT_CLASS
     name = "auc" if judged.two else "accuracy" if judged.classes else "rmse"
     known = sorted((p.scores[name].value, p.name) for p in judged.sites if name in p.scores)
     if len(known) > 1:
@@ -174,7 +174,7 @@ def _taking_part(past: Past, judged: Judged | None) -> tuple[str, str, str]:
         what = {"auc": "The share of pairs in the right order", "accuracy": "Right answers", "rmse": "The error"}[name]
         ends = [f"{shown(value)} ({escaped(site, 40)})" for value, site in (known[0], known[-1])]
         text += f". {what} by site: from {ends[0]} to {ends[1]}"
-    return "Who took part", f"{text}.", FACT
+    return "Who took part", f"{text}.", FACT_CLASS
 
 
 def percent(value: float) -> str:

@@ -19,7 +19,7 @@ from ffgb.federation.server import Server
 from ffgb.protocol.codec import Message
 from ffgb.runs.model import Model
 
-APART = 12
+COLUMNS_SHOWN = 12
 """Columns that are written down."""
 SCORES = ("loss", "accuracy", "rmse")
 """Scores that are written down."""
@@ -85,7 +85,7 @@ def _columns(dataset: Dataset, parts: Sequence[Array]) -> list[dict[str, Any]]:
         return []
     apart = np.stack([x[parts[i]].mean(axis=0, dtype=np.float64) - mean for i in known])
     apart /= np.where(deviation > 0, deviation, 1.0)
-    most = np.argsort(-np.ptp(apart, axis=0), kind="stable")[:APART]
+    most = np.argsort(-np.ptp(apart, axis=0), kind="stable")[:COLUMNS_SHOWN]
     values = dict(zip(known, apart.tolist(), strict=True))
     return [
         {

@@ -8,7 +8,8 @@ A callback for an experiment tracker is a few lines:
 
         def round(self, metrics):
             for name in ("train_loss", "test_loss"):
-                self.writer.add_scalar(name, metrics[name], metrics["round"])
+                if metrics.get(name) is not None:  # private trainings report none
+                    self.writer.add_scalar(name, metrics[name], metrics["round"])
 
     train(config, callbacks=[TensorBoard("logs")])
 """

@@ -90,7 +90,7 @@ OWN = (
         least=0.0,
         below=1.0,
     ),
-    Setting("seed", "whole", "All randomness comes from it.", RUN, 0, common=True, least=0),
+    Setting("seed", "whole", "The seed of all random numbers.", RUN, 0, common=True, least=0),
 )
 """Settings of a run as a whole."""
 

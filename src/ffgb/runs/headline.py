@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ffgb.core.statistics import LEVEL as LEVEL
 from ffgb.report.words import chosen_of
 
-LEVEL = 0.95
-"""Of the intervals of scores."""
 SCORES = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
 LOSSES = ("train_loss", "test_loss")
 

@@ -23,7 +23,7 @@ from ffgb.data import Dataset
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
-from ffgb.features.tables import ENOUGH, MANY
+from ffgb.features.tables import ENOUGH_STEPS, MANY_FEATURES
 from ffgb.learners.blend import Blend, suiting
 from ffgb.learners.boosted_trees import LEAF_ROWS
 from ffgb.learners.catalogue import CLOSED, FAMILIES, GROWN, family_for
@@ -264,10 +264,10 @@ def _map_for(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> dict[
     if config.geometry == "shared":
         columns = math.prod(dataset.x.shape[1:])
         tied = (config.map or suits["map"]) in TIED
-        suits["gram"] = "tied" if tied else "exact" if columns <= MANY else "nystrom"
+        suits["gram"] = "tied" if tied else "exact" if columns <= MANY_FEATURES else "nystrom"
         suits["ridge"] = None
-        features = max(columns if config.learner == "linear" else ENOUGH * columns, config.features or 0)
-        if features > MANY or not _fits_itself(config, config.gram or suits["gram"]):
+        features = max(columns if config.learner == "linear" else ENOUGH_STEPS * columns, config.features or 0)
+        if features > MANY_FEATURES or not _fits_itself(config, config.gram or suits["gram"]):
             # λ = trace(G)/n: a prior variance of 1 against a noise of 1.  What a cruder Gram leaves out smooths too.
             suits["ridge"] = (1.0 if (config.gram or suits["gram"]) == "exact" else 0.1) / len(dataset.x)
     return suits

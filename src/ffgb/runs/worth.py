@@ -25,7 +25,7 @@ from ffgb.runs.model import Model
 from ffgb.runs.training import model_in_memory
 
 FILE = "worth.json"
-MOST = 20
+MOST_SITES = 20
 """Sites, at most: there are two trainings for each."""
 
 
@@ -44,8 +44,8 @@ def worth(run: Run, on_training: Callable[[str], None] = lambda what: None) -> d
     dataset = load_data(config)
     if config.split != "natural" or dataset.site is None or len(dataset.sites) < 2:
         raise FFGBError("this run has no sites of its own to compare; train on one file for each site")
-    if len(dataset.sites) > MOST:
-        raise FFGBError(f"{len(dataset.sites)} sites take two trainings each; this is for up to {MOST}")
+    if len(dataset.sites) > MOST_SITES:
+        raise FFGBError(f"{len(dataset.sites)} sites take two trainings each; this is for up to {MOST_SITES}")
     if not len(dataset.y_test):
         raise FFGBError("no rows were held out, and the sites cannot be compared without")
     asked = Config(**{name: getattr(config, name) for name in SETTINGS if name in {*config.asked, *DATA}})

@@ -36,7 +36,7 @@ from ffgb.studies.tuning import tune
 from ffgb.user_code import must_be_named
 
 BUDGETS = ("rounds", "models", "bytes", "seconds")
-MOST = 10_000
+MOST_ROUNDS = 10_000
 """Rounds of a method whose budget is something else."""
 HALVINGS = 8
 """Of a tuned step size that diverges, before it is told as that."""
@@ -160,7 +160,7 @@ def _config(method: Method, base: Config, budget: Budget, dataset: Dataset) -> C
     if budget.kind == "rounds":
         config = replace(config, rounds=int(budget.amount))
     elif base.rounds is None and method.algorithm != "ffgb-l":  # whose one exchange is of so many rounds
-        config = replace(config, rounds=MOST, stop=False)
+        config = replace(config, rounds=MOST_ROUNDS, stop=False)
     resolved = config.resolved(dataset)
     make_parts(resolved, dataset)
     make_algorithm(resolved)
@@ -323,7 +323,7 @@ def _summary(method: Method, race: Mapping[str, Any] | None, runs: list[dict[str
     if diverged:
         return found | {"diverged": diverged, "capped": False, "mean": None, "spread": None, "runs": runs}
     last = [run["rounds"][-1] for run in runs]
-    capped = any(line["rounds"] >= MOST for line in last)
+    capped = any(line["rounds"] >= MOST_ROUNDS for line in last)
     mean = {key: statistics.fmean(line[key] for line in last) for key in last[0]}
     spread = statistics.stdev(line[score] for line in last) if len(last) > 1 else None
     return found | {"diverged": 0, "capped": capped, "mean": mean, "spread": spread, "runs": runs}

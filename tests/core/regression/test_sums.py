@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ffgb.core.exact_sums import ORDERS, orders
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here, Question
 from ffgb.core.regression.design import Design, DesignColumn, Records, Variable
 from ffgb.core.regression.families import FAMILIES
-from ffgb.core.regression.sums import RowModel, sums_at
+from ffgb.core.regression.sums import RowModel, largest_of, sums_at
 from ffgb.core.types import Array
 from ffgb.privacy.integers import add, from_integers, to_integers
 
@@ -62,3 +63,10 @@ def test_sums_have_the_same_bits_over_any_split(seed: int, family: str, p: int, 
         np.testing.assert_allclose(gram, (design.T * v) @ design, rtol=1e-9, atol=1e-11 * size**2 * n)
     np.testing.assert_allclose(totals[0].vectors[0], design.T @ score, rtol=1e-9, atol=1e-12 * np.abs(score).sum())
     np.testing.assert_allclose(totals[0].numbers[0], (w * model.family.deviance(y, mu)).sum(), rtol=1e-9)
+
+
+def test_no_number_is_beyond_what_counts_by_order_of_magnitude_say() -> None:
+    assert largest_of(np.zeros(ORDERS + 1)) == 0.0
+    for value in (0.75, 1.0, 3.0, 1e-9):
+        counts = orders(np.array([[value], [value / 5.0]]))[0]
+        assert value <= largest_of(counts) <= 2.0 * value

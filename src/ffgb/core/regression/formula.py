@@ -19,7 +19,7 @@ from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.errors import FFGBError
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>`[^`]+`|[^\W\d][\w.]*)|(?P<number>\d+)|(?P<mark>[~+\-:*()]))")
-MOST = 10_000
+MOST_CHARACTERS = 10_000
 """Characters of a formula."""
 
 
@@ -69,8 +69,8 @@ class Formula:
         >>> Formula.parse("y ~ a * b - 1").names
         ('a', 'b')
         """
-        if len(text) > MOST:
-            raise FFGBError(f"a formula has at most {MOST:,} characters")
+        if len(text) > MOST_CHARACTERS:
+            raise FFGBError(f"a formula has at most {MOST_CHARACTERS:,} characters")
         tokens = list(_tokens(text))
         names = [token for kind, token in tokens[:1] if kind == "name"]
         if not names or tokens[1:2] != [("mark", "~")]:

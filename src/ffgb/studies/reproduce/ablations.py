@@ -32,6 +32,7 @@ from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
 from ffgb.runs.resolve import make_loss
 from ffgb.runs.training import federate
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import config_of, curve, run
@@ -164,8 +165,6 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    from ffgb.studies import plots
-
     plots.ablations(path, results["groups"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ffgb.runs.directory import Run
 from ffgb.runs.postprocess import distill_run, reweight_run
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import curve, go_on
@@ -108,8 +109,6 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    from ffgb.studies import plots
-
     plots.distillation(path, results["rows"])
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypedDict, final
 
 from ffgb.data import available, load
 from ffgb.protocol.costs import UNITS
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.runs import MARKS, mean_spread, run, tuned, within
 
@@ -246,15 +247,11 @@ def cell(values: Sequence[float | None]) -> str:
 
 
 def draw(kind: str, results: Results, path: Path) -> None:
-    from ffgb.studies import plots
-
     plots.curves(path, results, kind)
 
 
 def check(data: str, scale: str) -> None:
     """Raise an FFGBError if no picture can be drawn, or the data is not here."""
-    from ffgb.studies import plots
-
     plots.check(Path("figure.png"))
     if not available(data):
         load(data)  # says what is missing, and where it comes from

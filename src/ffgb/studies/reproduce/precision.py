@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from ffgb.protocol.codec import PRECISIONS
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 from ffgb.studies.reproduce.figures import check
 from ffgb.studies.reproduce.runs import go_on, mean_spread
 
 BASES: Mapping[str, dict[str, Any]] = {
-    "full": {"clients": 20, "split": "similarity", "similarity": 0.1, "stop": False},
+    "full": {"clients": 20, "split": "similarity", "similarity": 0.1, "stop": False, "least": 1},
     "small": {"clients": 10, "split": "similarity", "similarity": 0.1, "stop": False},
 }
 DATA = {"full": ("digits", "adult"), "small": ("digits",)}
 SEEDS = {"full": 3, "small": 1}
+SHARED = "features, shared geometry"
+FIXED: Mapping[str, dict[str, Any]] = {"digits": {}, "adult": {"ridge": 1 / 32561}}
+"""λ = 1/n of the shared geometry, of images and of a table."""
 LEARNERS: Mapping[str, dict[str, Any]] = {
-    "features, shared geometry": {"rounds": 10},
+    SHARED: {"rounds": 10, "learner": "features"},
     "linear, local geometry": {"rounds": 10, "learner": "linear", "geometry": "local"},
     "MLP": {"rounds": 5, "learner": "mlp", "oracle_steps": 100},
     "trees": {"rounds": 5, "learner": "tree"},
@@ -36,7 +40,8 @@ def results(scale: str, recall: Recall) -> dict[str, Any]:
     for data in DATA[scale]:
         for learner, settings in LEARNERS.items():
             for precision in PRECISIONS:
-                config = {**BASES[scale], **settings, "data": data, "precision": precision}
+                fixed = FIXED[data] if learner == SHARED else {}
+                config = {**BASES[scale], **settings, **fixed, "data": data, "precision": precision}
                 name = f"precision-{data}-{learner}-{precision}".replace(" ", "-").replace(",", "")
                 found = [
                     recall.resumable(f"{name}-{seed}", sent, config=config | {"seed": seed})
@@ -63,8 +68,6 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    from ffgb.studies import plots
-
     panels: dict[str, dict[str, dict[str, float]]] = {}
     for row in results["rows"]:
         groups = panels.setdefault(row["data"], {})

@@ -31,6 +31,7 @@ from ffgb.privacy.accountant import epsilon_of, mu_of
 from ffgb.privacy.identity import Simulated
 from ffgb.privacy.integers import to_integers
 from ffgb.privacy.release import with_noise
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall, Results
 
 RUNS = {"full": 400, "small": 20}
@@ -210,8 +211,6 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    from ffgb.studies import plots
-
     groups = {
         row["case"]: {"claimed": row["claimed"], "proven": row["membership"]["proven"]} for row in results["rows"]
     }

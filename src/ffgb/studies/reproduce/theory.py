@@ -27,6 +27,7 @@ from ffgb.federation.participants import sample
 from ffgb.learners.finite import Finite, Indicators
 from ffgb.learners.linear import Linear
 from ffgb.runs.training import federate
+from ffgb.studies import plots
 from ffgb.studies.reproduce.experiment import Experiment, Recall
 from ffgb.studies.theory import (
     ExactGamma,
@@ -421,15 +422,11 @@ def table(results: Mapping[str, Any]) -> str:
 
 def needs(scale: str) -> None:
     """Raise an FFGBError now, rather than after minutes, if something is missing."""
-    from ffgb.studies import plots
-
     plots.check(Path("theory.png"))
     wasserstein(np.zeros((1, 2)), np.ones((1, 2)))
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    from ffgb.studies import plots
-
     plots.theory(path, results)
 
 
