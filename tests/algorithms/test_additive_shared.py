@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from ffgb import FFGBClassifier, FFGBRegressor
 from ffgb.algorithms.additive_shared import AdditiveShared, centres
-from ffgb.core.cell_sums import CellSums
+from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.histograms import Units
 from ffgb.core.losses import CrossEntropy, Gamma, Huber, Logistic, Loss, Poisson, Quantile, Square
 from ffgb.core.points import Points
@@ -80,7 +80,7 @@ def test_f_is_the_constant_and_a_term_of_each_column() -> None:
     assert np.array_equal(f(x)[:, 0], added)
 
 
-def test_the_totals_are_the_gradient_and_the_rows_of_one_hot_cells_and_their_pairs() -> None:
+def test_the_totals_are_gradient_and_curvature_in_one_hot_cells_and_along_a_direction() -> None:
     x = table(7, 300)
     y = targets(Logistic(), x, 7)
     loss, points = Logistic(), Points(0, x, y)
@@ -92,18 +92,36 @@ def test_the_totals_are_the_gradient_and_the_rows_of_one_hot_cells_and_their_pai
     assert units is not None
     question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, np.zeros(1, np.int32))
     here = Here(points, 1.0 / len(x), loss, y, f, family=family)
-    sums, rows = question.total({name: np.asarray(a) for name, a in question.part(here).items()})
+    by_cell = question.total({name: np.asarray(a) for name, a in question.part(here).items()})
     z = family.features(x)[:, columns]
     hot = np.concatenate([np.ones((len(x), 1)), *(np.eye(layout.cells[c])[z[:, k]] for k, c in enumerate(columns))], 1)
-    h = loss.curvature(f, y)[:, 0]
-    assert np.allclose(sums.gradient[0], hot.T @ loss.gradient(f, y)[:, 0], atol=1e-9)
-    assert np.allclose(sums.curvature[0], h @ hot, atol=1e-9)
-    assert np.array_equal(sums.gram, hot.T @ hot)  # nothing of f, of which one of a single row would tell
-    assert np.array_equal(rows, hot.sum(axis=0)[1:])
-    own = question.part(here)
-    own["pairs"][0] += 1.0
-    with pytest.raises(FFGBError, match="differ from one pair"):
-        question.check(own, len(x))
+    h: Array = loss.curvature(f, y)[:, 0]
+    assert np.allclose(by_cell.gradient[0], hot.T @ loss.gradient(f, y)[:, 0], atol=1e-9)
+    assert np.allclose(by_cell.curvature[0], h @ hot, atol=1e-9)
+    assert np.array_equal(by_cell.rows[0], hot.sum(axis=0))
+    v = np.random.default_rng(0).uniform(-1.0, 1.0, (1, hot.shape[1])) / (1 + len(columns))
+    look = CurvatureAlong(question, v)
+    own = dict(look.part(here))
+    assert np.allclose(look.total(own)[0], hot.T @ (h * (hot @ v[0])), atol=1e-9)
+    look.check(own, len(x))
+    own["along"][0] += 1.0
+    with pytest.raises(FFGBError, match="differ from column to column"):
+        look.check(own, len(x))
+
+
+def test_columns_that_determine_one_another_do_not_make_steps_too_long() -> None:
+    """As if columns were independent, a step would be as many times too long as there are copies."""
+    rng = np.random.default_rng(3)
+    first = rng.standard_normal((800, 1))
+    y = np.sin(2.0 * first[:, 0]) + 0.1 * rng.standard_normal(800)
+    one, many = (
+        trained(Square(1), [(np.tile(first, copies).astype(np.float32), y)], 2, names=(), bins=32, least=10, leaves=64)
+        for copies in (1, 8)
+    )
+    errors = [
+        float(np.mean((s.f(np.tile(first, k).astype(np.float32))[:, 0] - y) ** 2)) for s, k in ((one, 1), (many, 8))
+    ]
+    assert errors[1] < 1.2 * errors[0] < 0.03
 
 
 @pytest.mark.parametrize("noise", [0.3, 3.0])

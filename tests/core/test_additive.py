@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from ffgb.core import additive
-from ffgb.core.additive import FIRST_SCALE, FLAT, Column, Prior, Sums, _of_means, posterior
+from ffgb.core.additive import FIRST_SCALE, FLAT, Column, Prior, Sums, conjugate, corrected, independent, of_means, posterior
 
 Array = np.ndarray
 
@@ -26,7 +26,7 @@ def rows_of(seed: int, n: int) -> tuple[Array, Prior]:
 def sums_of(x: Array, y: Array) -> Sums:
     """Of half the squared error, at f = 0."""
     gradient: Array = -(x.T @ y)
-    return Sums(gradient[None], x.sum(axis=0)[None], x.T @ x, np.array([float(y @ y)]), float(len(y)))
+    return Sums(gradient[None], [x.T @ x], np.array([float(y @ y)]), float(len(y)))
 
 
 def test_terms_are_the_mean_given_the_scales() -> None:
@@ -84,9 +84,31 @@ def test_merged_cells_have_the_curvature_of_their_means() -> None:
     root = rng.normal(size=(6, 6))
     gram, rows = root @ root.T, np.array([3.0, 1.0, 0.0, 2.0, 4.0])
     heads = np.array([1, 1, 2, 4, 4])
+    shares = rows / np.maximum(np.bincount(heads, rows, 5)[heads], 1.0)
     means = np.eye(6)  # of each cell, the mean of those that it is merged with, weighted by rows
     means[1, 1:3] = means[2, 1:3] = 0.75, 0.25
     means[3] = 0.0  # no row is there
     means[4, 4:] = means[5, 4:] = 1 / 3, 2 / 3
-    np.testing.assert_allclose(_of_means(gram, heads, rows), means.T @ gram @ means, atol=1e-12)
-    np.testing.assert_allclose(_of_means(gram, np.arange(5), np.ones(5)), gram)
+    np.testing.assert_allclose(of_means(gram, heads, shares), means.T @ gram @ means, atol=1e-12)
+    np.testing.assert_allclose(of_means(gram, np.arange(5), np.ones(5)), gram)
+
+
+def test_independent_columns_have_the_curvature_that_is_taken_for_granted() -> None:
+    a, b = np.eye(3)[[0, 0, 0, 0, 1, 1, 2, 2]], np.eye(2)[[0, 0, 1, 1, 0, 1, 0, 1]]
+    x = np.concatenate([np.ones((8, 1)), a, b], axis=1)
+    np.testing.assert_allclose(independent(x.sum(axis=0), [3, 2]), x.T @ x)
+
+
+def test_a_curvature_is_right_after_as_many_looks_as_it_has_directions() -> None:
+    x, _ = rows_of(7, 300)
+    truth = x.T @ x + np.eye(x.shape[1])
+    found, known = independent(np.diag(truth).copy(), [9, 12, 2]), list[tuple[Array, Array]]()
+    rng, wrong = np.random.default_rng(8), [np.abs(found - truth).max()]
+    for _ in range(x.shape[1]):
+        v = conjugate(np.asarray(rng.standard_normal(x.shape[1])), known)
+        known.append((v, truth @ v))
+        found = corrected(found, *known[-1])
+        for before, along in known:  # nothing that is known is forgotten
+            np.testing.assert_allclose(found @ before, along, atol=1e-6 * np.abs(along).max())
+        wrong.append(np.abs(found - truth).max())
+    assert wrong[-1] < 1e-6 * wrong[0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffgb.core.cell_sums import CellSums
+from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.exact_sums import TargetOrders, TargetSums
 from ffgb.core.folds import Folds, HeldOut
 from ffgb.core.gradients import GradientOf, SlopesOf
@@ -92,6 +92,10 @@ def merged() -> MergedHistograms:
     return MergedHistograms(histograms(), np.where(2 * place < cells, 0, cells - 1).astype(np.int16))
 
 
+def cell_sums() -> CellSums:
+    return CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL)
+
+
 GRID, WIDE = Grid((1, 3, 3), 3, 0.1), np.full(9, 3.0)
 ALL = np.arange(3, dtype=np.int32)
 
@@ -122,7 +126,10 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
     "NodeRows": lambda: NodeRows(histograms()),
     "MergedHistograms": merged,
     "SlopesAlong": lambda: SlopesAlong((0.0, 1.0, 0.5), 40.0, N),
-    "CellSums": lambda: CellSums(UNITS, TREES.layout.cells.astype(np.int16), np.array([0, 2, 8], np.int32), 1, ALL),
+    "CellSums": cell_sums,
+    "CurvatureAlong": lambda: CurvatureAlong(
+        cell_sums(), np.full((3, 1 + int(TREES.layout.cells[[0, 2, 8]].sum())), 0.2)
+    ),
     "HeldOut": lambda: HeldOut(Folds(2, 0, np.zeros(1, np.int16)), 1, np.zeros(3), np.array([[0.5], [1.0]])),
 }
 """Of each kind one that these rows can answer."""
@@ -142,7 +149,7 @@ OF_BOTH = {
     *("TargetOrders", "RowCounts", "WeightOrders", "GradientOrders", "HistogramsOf", "MergedHistograms", "CellSums"),
 }
 """Rows are counted, of a size or in a bin, and sizes and sums have weights in them."""
-NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong", "HeldOut"}
+NO_MEANS = {"TargetSums", "ClassWeights", "SlopesAlong", "CurvatureAlong", "HeldOut"}
 """Sums and no means: a common factor of the weights is one of the sums."""
 
 DEALT = {"HeldOut"}

@@ -2,7 +2,7 @@
 
     FFGB_FUZZ=100000 pytest tests/federation/test_masked_fuzz.py
 
-changes so many messages in place of a few thousand.
+changes so many messages in place of a few thousand; FFGB_FUZZ_SEED=1 takes others.
 
 One thing cannot be told from the truth: a masked part that a site has changed by itself is its part.  The total is then
 off by what it has added, and by nothing else.  The same holds for the seeds of a site that lies about them and then is
@@ -45,7 +45,7 @@ from tests.federation.test_masked import SILENT, introduced, small
 from tests.privacy.test_secured import RUN, Federation, travelled
 from tests.protocol.test_codec_fuzz import STRANGE, damaged
 
-COUNT = int(os.environ.get("FFGB_FUZZ", "3000"))
+COUNT, SEED = int(os.environ.get("FFGB_FUZZ", "3000")), int(os.environ.get("FFGB_FUZZ_SEED", "0"))
 CLIENTS, LIAR = 4, 1
 QUESTION = MomentsOf(Flatten(3), np.zeros(3), np.full(3, 16.0))
 MAIN = {"introduction": "key", "roster": "ready", "prepare": "prepared", "question": "masked", "unmask": "shares"}
@@ -92,14 +92,47 @@ def other(rng: np.random.Generator, value: Any) -> Any:
     return STRANGE[int(rng.integers(len(STRANGE)))]
 
 
-def bad(rng: np.random.Generator, originals: Sequence[bytes], count: int) -> Iterator[bytes]:
-    """Messages, half of them damaged on the way and half changed by whoever sent them."""
-    for data in damaged(rng, list(originals), count // 2):
+def composed(rng: np.random.Generator, data: bytes, pool: Sequence[bytes]) -> bytes:
+    """A message made of sound ones by someone who knows the protocol: other people's arrays and values, in their place.
+
+    `pool` has messages of other senders, questions, kinds and runs.
+    """
+    message, other = decode(data), decode(pool[int(rng.integers(len(pool)))])
+    tensors, values = {name: a.copy() for name, a in message.tensors.items()}, dict(message.values)
+    name = list(tensors)[int(rng.integers(len(tensors)))] if tensors else ""
+    match int(rng.integers(8)):
+        case 0:  # all of another message, as if it were this one
+            return encode(replace(other, client=message.client, round=message.round))
+        case 1:
+            tensors = {**tensors, **{n: a for n, a in other.tensors.items() if n in tensors or rng.random() < 0.2}}
+        case 2:
+            values = {**values, **{n: v for n, v in other.values.items() if n in values}}
+        case 3:
+            return encode(replace(message, kind=other.kind))
+        case 4:
+            return encode(replace(message, client=other.client, round=int(rng.integers(-1, 3))))
+        case 5 if name:  # rows of keys, shares or boxes, each at another's place; or a sum that is off by a little
+            tensors[name] = tensors[name][rng.permutation(len(tensors[name]))] + (rng.random() < 0.5)
+        case 6 if name:
+            shape = [(-1,), (1, *tensors[name].shape), (*tensors[name].shape, 1)][int(rng.integers(3))]
+            array = tensors[name].reshape(shape)
+            tensors[name] = array if rng.random() < 0.5 else array.astype(rng.choice(["int8", "int64", "float64"]))
+        case _ if name:
+            if rng.random() < 0.5:
+                del tensors[name]
+            else:
+                tensors[name] = np.repeat(tensors[name], 2, axis=0)
+    return encode(replace(message, tensors=tensors, values=values))
+
+
+def bad(rng: np.random.Generator, originals: Sequence[bytes], count: int, pool: Sequence[bytes]) -> Iterator[bytes]:
+    """Messages: half are damaged on the way, a quarter changed by whoever sent them, a quarter put together."""
+    for k, data in enumerate(damaged(rng, list(originals), count // 2)):
         yield data
         original = originals[int(rng.integers(len(originals)))]
         try:
-            data = changed(rng, original)
-        except (TypeError, ValueError):  # some numbers have no place in JSON
+            data = changed(rng, original) if k % 2 else composed(rng, original, pool)
+        except (TypeError, ValueError):  # some numbers have no place in JSON, and some arrays do not fit
             continue
         if data != original:
             yield data
@@ -185,8 +218,9 @@ def test_damaged_answers_give_no_other_total(kind: str, caplog: pytest.LogCaptur
     engine = Written()
     total(engine)
     original = next(Written.book[data][LIAR] for data in engine.sent if decode(data).kind == kind)
-    rng, tried, outcomes, words = np.random.default_rng(0), 0, Counter[str](), list[str]()
-    for lie in bad(rng, [original], COUNT // 10):
+    pool = [answer for written in Written.book.values() for answer in written.values()]
+    rng, tried, outcomes, words = np.random.default_rng(SEED), 0, Counter[str](), list[str]()
+    for lie in bad(rng, [original], COUNT // 10, pool):
         tried += 1
         lost = None if rng.random() < 0.5 else ("question", LIAR if kind == "prepare" and rng.random() < 0.5 else 3)
         try:
@@ -244,8 +278,9 @@ def test_damaged_messages_to_clients_are_refused_in_a_sentence(
     assert {decode(data).kind for data in originals} >= {"introduction", "roster", "question", "step"}
     run, number, *_ = decode(asked := next(d for d in sent if decode(d).kind == "question")).values["masks"]
     originals.append(encode(Reopen(run, number, hashlib.sha256(asked).hexdigest()).message()))
-    rng, outcomes = np.random.default_rng(1), Counter[str]()
-    for tried, data in enumerate(bad(rng, originals, COUNT // 4)):
+    pool = [*originals, *introduced(minimum)[1]]  # of another run, too
+    rng, outcomes = np.random.default_rng([1, SEED]), Counter[str]()
+    for tried, data in enumerate(bad(rng, originals, COUNT // 4, pool)):
         if tried % 200 == 199:
             host, _ = introduced(minimum)  # with what it had remembered
         try:
@@ -275,8 +310,10 @@ def test_no_damaged_list_is_taken_by_sites_that_know_one_another(kind: str) -> N
         client.answer(travelled(roll))
     digest = federation.clients[0]._runs[RUN].masks.roster.digest
     original = encode((sending if kind == "introduction" else roll).message())
-    rng, outcomes = np.random.default_rng(2), Counter[str]()
-    for data in bad(rng, [original], COUNT // 10):
+    others = (Federation(("north", "east", "south", "west"), 3), Federation(("north", "east", "mars", "west"), 3))
+    pool = [original, *(encode(each.message()) for o in others for each in (o.introduction, o.introduced()))]
+    rng, outcomes = np.random.default_rng([2, SEED]), Counter[str]()
+    for data in bad(rng, [original], COUNT // 10, pool):
         client = Secured(0, federation.sites["north"])
         try:
             message = decode(data)

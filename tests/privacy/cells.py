@@ -1,6 +1,6 @@
 """What totals by cells tell of single rows: of additive models, and of blends.
 
-A difference of two versions of a blend is a sum over the rows of one fold.  Rows by pairs of cells can be put together.
+A difference of two versions of a blend is a sum over the rows of one fold.
 
 One client holds all rows, so its answers are the totals of any split.
 """
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from ffgb.algorithms.blended import Blended
-from ffgb.core.cell_sums import CellSums
+from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.histograms import HistogramsOf
 from ffgb.core.merged_cells import MergedHistograms
 from ffgb.core.points import Points
@@ -64,55 +63,53 @@ def alone_between_versions(seen: Seen) -> set[int]:
     return found
 
 
-def alone_in_pairs(seen: Seen) -> set[int]:
-    """Rows that no other row is like in two columns' bins."""
+def few_in_cells(seen: Seen, least: int) -> set[int]:
+    """Rows in a cell of which the sums of an additive model have fewer than this."""
     found, z = set[int](), seen.state.job.family.features(seen.dataset.x).astype(np.int64)
-    asked, _ = next(seen.answers(CellSums))
-    question = asked.question
-    assert isinstance(question, CellSums)
-    for k, a in enumerate(question.columns):
-        for b in question.columns[k + 1 :]:
-            _, pair, count = np.unique(z[:, a] * 2**16 + z[:, b], return_inverse=True, return_counts=True)
-            found.update(np.flatnonzero(count[pair] == 1).tolist())
+    for kind in (CellSums, CurvatureAlong):
+        for asked, answers in seen.answers(kind):
+            question = asked.question
+            of = question.of if isinstance(question, CurvatureAlong) else question
+            assert isinstance(of, CellSums)
+            cells = int(of.cells[of.columns].astype(np.int64).sum())
+            assert all(a.size <= max(cells, 8) * len(of.outputs) for a in answers[0].tensors.values())  # no pairs
+            for column in of.columns:
+                _, cell, count = np.unique(z[:, column], return_inverse=True, return_counts=True)
+                found.update(np.flatnonzero(count[cell] < least).tolist())
     return found
+
+
+def pairs_that_follow(seen: Seen) -> int:
+    """Pairs of cells whose rows follow from what curvature has done to the directions of all rounds.
+
+    The curvature is taken to be 1 at all rows and in all rounds, as that of the square loss is: else nothing follows.
+    """
+    looks = [asked.question for asked, _ in seen.answers(CurvatureAlong)]
+    first = looks[0]
+    assert isinstance(first, CurvatureAlong)
+    sizes = first.of.cells[first.of.columns].astype(np.int64)
+    blocks = np.repeat(np.eye(len(sizes)), sizes, axis=1)  # the rows of a cell are in some cell of each column
+    known = [look.directions[0, 1:] for look in looks if isinstance(look, CurvatureAlong)]
+    _, values, right = np.linalg.svd(np.concatenate([blocks, known]), full_matrices=False)
+    inside = right[values > 1e-10 * values[0]]
+    return int((np.square(inside).sum(axis=0) > 1.0 - 1e-9).sum())
 
 
 def labels_that_follow(seen: Seen) -> int:
     """Rows whose gradient is a combination of sums of gradients by cell, for who knows the cells of all rows."""
-    hot, _ = _one_hot(seen)
+    hot = _one_hot(seen)
     left, sizes, _ = np.linalg.svd(hot, full_matrices=False)
     inside = left[:, sizes > 1e-9 * sizes[0]]
     return int((np.square(inside).sum(axis=1) > 1.0 - 1e-7).sum())
 
 
-def whole_rows(seen: Seen) -> int:
-    """Rows all of whose cells follow from rows by pairs of cells, beginning with pairs of the first column."""
-    hot, first = _one_hot(seen)
-    pairs, found = hot.T @ hot, set[tuple[int, ...]]()
-    columns = [slice(a, b) for a, b in pairwise(first)]
-    for j in range(1, len(columns)):
-        for a, b in zip(*np.nonzero(pairs[columns[0], columns[j]] == 1), strict=True):
-            known = {0: int(a), j: int(first[j] + b)}
-            while True:
-                possible = (pairs[list(known.values())] > 0).all(axis=0)
-                ways = {k: np.flatnonzero(possible[some]) for k, some in enumerate(columns) if k not in known}
-                sure = {k: int(first[k] + way[0]) for k, way in ways.items() if len(way) == 1}
-                if not sure:
-                    break
-                known |= sure
-            if len(known) == len(columns):
-                found.add(tuple(known[k] for k in range(len(columns))))
-    return len(found & {tuple(np.flatnonzero(row).tolist()) for row in hot})
-
-
-def _one_hot(seen: Seen) -> tuple[Array, list[int]]:
-    """Which cells each row is in, and where those of each column begin."""
+def _one_hot(seen: Seen) -> Array:
+    """Which cells each row is in."""
     z = seen.state.job.family.features(seen.dataset.x)
     question = next(seen.answers(CellSums))[0].question
     assert isinstance(question, CellSums)
     sizes = question.cells[question.columns].astype(np.int64)
-    hot = [np.eye(size)[z[:, column]] for size, column in zip(sizes, question.columns, strict=True)]
-    return np.concatenate(hot, axis=1), [0, *np.cumsum(sizes).tolist()]
+    return np.concatenate([np.eye(size)[z[:, c]] for size, c in zip(sizes, question.columns, strict=True)], axis=1)
 
 
 def _of_trees(seen: Seen, z: Array) -> Iterator[Cells]:

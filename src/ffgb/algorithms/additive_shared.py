@@ -1,14 +1,15 @@
 """Additive models in L²(α), α all clients' points together: Newton's method on sums over all rows.
 
-A round asks for sums of gradients and Hessians by bin, and for rows by pairs of bins.  From these the server
-computes the posterior mean of all columns' terms under smooth priors, whose scales have the largest evidence
-(core/additive.py).  What it adds to f is a sum of trees that split one column each (learners/additive.py).  The sums
-are whole numbers of a public unit: the model has the same bits over any split of the rows.
+A round asks for sums of gradients and Hessians by bin, and then some times for how the gradients change along a step.
+From these the server computes the posterior mean of all columns' terms under smooth priors, whose scales have the
+largest evidence (core/additive.py).  What it adds to f is a sum of trees that split one column each
+(learners/additive.py).  The sums are whole numbers of a public unit: the model has the same bits over any split of the
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast, final
 
@@ -17,8 +18,8 @@ import numpy as np
 from ffgb.algorithms import Algorithm, AskInRound, Cells, Step
 from ffgb.algorithms.ffgb_shared import fit
 from ffgb.algorithms.trees_shared import TreesShared, units_of_round
-from ffgb.core.additive import Column, Prior, Sums, posterior
-from ffgb.core.cell_sums import CellSums
+from ffgb.core.additive import Column, Fit, Prior, Sums, conjugate, corrected, independent, of_means, posterior
+from ffgb.core.cell_sums import ByCell, CellSums, CurvatureAlong
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
@@ -37,7 +38,14 @@ from ffgb.learners.boosted_trees import BoostedTrees, rounded
 from ffgb.settings import Values
 
 MOST_CELLS = 2500
-"""Of all columns together: what is asked for grows with the square."""
+"""Of all columns together: the server's work grows with the cube."""
+LOOKS, SURE = 6, 0.1
+"""How often a round asks for the curvature along its step, at most; and how wrong, as a share of it, it may be."""
+CELLS_A_LOOK = 16
+"""Of few cells, a round looks fewer times: in eight rounds, half as often as there are cells.  From as many looks as
+cells the rows in each pair of cells would follow."""
+FINE = 2.0**32
+"""Directions are whole multiples of one of so many parts."""
 LENGTHS = (0.0, *(2.0**-k for k in range(10)))
 """Of a step that may go too far."""
 
@@ -101,7 +109,7 @@ class AdditiveShared(Cells):
         if self.weighted or not units.flat:
             return {"gamma": None, "explained": None, "noise": None}
         inner = -float(np.vdot(step, sums.gradient)) / self.rows
-        own = float(np.sum(step @ sums.gram * step)) / self.rows
+        own = float(sum(d @ gram @ d for d, gram in zip(step, sums.curvature, strict=True))) / self.rows
         gamma, explained = fit(inner, own, float(sums.square.sum()) / self.rows)
         return {"gamma": gamma, "explained": explained, "noise": None}
 
@@ -141,29 +149,74 @@ def newton_step(
     if folds is not None and least > 1:
         merged = MergedColumns.of(ask(NodeRows(question.single)), layout, columns, least)
         question = replace(question, heads=merged.within)
-    sums, rows = ask(question)
-    if merged is not None:
-        sums = replace(sums, gradient=merged.spread(sums.gradient), curvature=merged.spread(sums.curvature))
+    by_cell: ByCell = ask(question)
+    rows = by_cell.rows[0, 1:] if merged is None else merged.rows[0]
+    sums = _at_first(by_cell, layout.cells[columns].tolist(), merged)
     terms = terms_of(f, columns)[outputs]
-    fitted = posterior(
-        prior_of(family.features, columns, rows),
-        sums,
-        terms,
-        dispersed=not loss.classification,
-        steeper=together / (together - 1.0) if loss.classification and together > 1 else 1.0,
-        merged=() if merged is None else list(zip(merged.heads, merged.rows, strict=True)),
-    )
-    return Newton(rounded(fitted.terms - terms), sums, units)
+    steeper = together / (together - 1.0) if loss.classification and together > 1 else 1.0
+    prior, dispersed = prior_of(family.features, columns, rows), not loss.classification
+
+    def fitted(sums: Sums, known: Fit | None = None) -> Fit:
+        return posterior(prior, sums, terms, dispersed=dispersed, steeper=steeper, known=known)
+
+    first, seen = fitted(sums), _Seen([[] for _ in outputs])
+    fit = first
+    for _ in range(min(LOOKS, max(1, sums.gradient.shape[1] // CELLS_A_LOOK))):
+        directions = seen.next(fit.terms - terms if merged is None else merged.means(fit.terms - terms), question)
+        along: Array = ask(CurvatureAlong(question, directions))
+        sums, wrong = seen.look(sums, directions, along if merged is None else merged.spread(along))
+        if wrong <= SURE:
+            break
+        fit = fitted(sums, first)
+    return Newton(rounded(fitted(sums).terms - terms), sums, units)
+
+
+def _at_first(by_cell: ByCell, sizes: Sequence[int], merged: MergedColumns | None) -> Sums:
+    """The sums, and the curvature as if columns were independent."""
+    gradient, diagonal = by_cell.gradient, by_cell.curvature
+    if merged is None:
+        curvature = [independent(own, sizes) for own in diagonal]
+    else:
+        gradient, diagonal = merged.spread(gradient), merged.spread(diagonal)
+        known = zip(diagonal, merged.heads, merged.shares, strict=True)
+        curvature = [of_means(independent(own, sizes), heads, shares) for own, heads, shares in known]
+    return Sums(gradient, curvature, by_cell.square, float(by_cell.rows[0, 0]))
+
+
+@final
+@dataclass(frozen=True)
+class _Seen:
+    """Of each output the directions along which its curvature is known, and what it does to them."""
+
+    known: list[list[tuple[Array, Array]]]
+
+    def next(self, steps: Array, question: CellSums) -> Array:
+        """Directions for the next look, by the steps that seem best: at no row they add up to more than 1."""
+        directions = np.stack([conjugate(step, own) for step, own in zip(steps, self.known, strict=True)])
+        sizes = question.cells[question.columns].astype(np.int64)
+        first = np.concatenate([[0], 1 + np.cumsum(sizes) - sizes])
+        most = np.maximum.reduceat(np.abs(directions), first, axis=1).sum(axis=1, keepdims=True)
+        found: Array = np.rint(FINE * directions / np.maximum(most, 1e-300) * (1.0 - 2.0**-20)) / FINE
+        return found
+
+    def look(self, sums: Sums, directions: Array, along: Array) -> tuple[Sums, float]:
+        """The sums with a better curvature; and how wrong it has been along the directions, as a share of it."""
+        found, wrong = list(sums.curvature), 0.0
+        for k, (v, own) in enumerate(zip(directions, along, strict=True)):
+            now, right = float(v @ found[k] @ v), float(v @ own)
+            if now > 0.0 and right > 1e-6 * now:
+                wrong = max(wrong, abs(now - right) / right)
+                found[k] = corrected(found[k], v, own)
+                self.known[k].append((v, own))
+        return replace(sums, curvature=found), wrong
 
 
 def safe_step(found: Newton, c: int, rows: int, ask: AskInRound, f_of: Callable[[Array], Function]) -> Array:
     """The step, or a shorter one: `f_of` makes a function of the first c entries of a step, which are looked at.
 
-    The curvature is known by pairs of cells only up to rows.  Along columns that determine one another, such as the
-    indicators of one category, it may be far larger than the sums say.
+    The curvature is known along some directions.  Along others it may be far larger than it seems, where columns
+    determine one another, such as the indicators of one category.
     """
-    if found.units.flat:
-        return found.step
     sums, some = found.sums, found.step[:c]
     largest = float(max(np.abs(some).max(initial=0.0), 2.0**-40)) * float(np.count_nonzero(some.any(axis=0)) + 1)
     most = largest * float(np.abs(sums.gradient[:c, 0]).sum() + np.sqrt(sums.rows * sums.square[:c]).sum() + 1.0)

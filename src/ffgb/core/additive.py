@@ -6,9 +6,13 @@ missing values, have effects that are exchangeable.  Each part is C u with stand
 share their scales over all columns, so a table of linear trends gets ridge regression with the ridge that the evidence
 prefers.  Curves and categories have a scale a column, drawn towards a common one.
 
-Given gradient g and curvature H of the sum of losses at the terms w₀ (core/histograms.py, core/cell_pairs.py), terms
-are the posterior mean of w ~ N(0, C T² C') given the quadratic of that gradient and curvature.  Scales are where the
-evidence is largest (MacKay's fixed point).  NumPy alone; nothing here knows of clients.
+Given gradient g and curvature H of the sum of losses at the terms w₀ (core/cell_sums.py), terms are the posterior mean
+of w ~ N(0, C T² C') given the quadratic of that gradient and curvature.  Scales are where the evidence is largest
+(MacKay's fixed point).
+
+H is a matrix over pairs of cells that nobody tells.  It begins as if columns were independent (`independent`), and is
+put right along one direction after another, when it is known what H does to it (`corrected`): Broyden, Fletcher,
+Goldfarb and Shanno's formula.  NumPy alone; nothing here knows of clients.
 """
 
 from __future__ import annotations
@@ -35,8 +39,6 @@ LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e3
 """Scales stay between."""
 PULL = 2.0
 """How many numbers the common scale counts for beside a column's own."""
-COMMON = 0.1
-"""The share of the curvature that all pairs of cells have in common."""
 SETTLED = 0.05
 """Scales that change by less than this share are final."""
 WIDEST = 3.0
@@ -138,10 +140,8 @@ class Sums:
 
     gradient: Array
     """(c, 1 + cells)."""
-    curvature: Array
-    """Its diagonal, (c, 1 + cells)."""
-    gram: Array
-    """Rows of each pair of cells, (1 + cells, 1 + cells)."""
+    curvature: Sequence[Array]
+    """What is known of it, (1 + cells, 1 + cells) each."""
     square: Array
     """Σ g² over rows, (c,)."""
     rows: float
@@ -170,32 +170,24 @@ def posterior(
     dispersed: bool,
     steeper: float = 1.0,
     iterations: int = 12,
-    merged: Sequence[tuple[Array, Array]] = (),
+    known: Fit | None = None,
 ) -> Fit:
     """The terms of all columns, from those at which the sums were taken, (c, 1 + cells).
 
     `dispersed`: the loss is not a log likelihood, and its scale is estimated, too.  `steeper` multiplies the curvature:
-    of several outputs that are coupled only the diagonal is known.  `merged` has, for each output, the head and rows
-    of each cell, where gradients are known of merged cells alone.
+    of several outputs that are coupled only the diagonal is known.  The scales are those of a fit that is `known`.
     """
     c, scale = len(terms), np.full(len(prior.shared), FIRST_SCALE)
-    # the curvature of a pair of cells: its rows, times the geometric mean of the two cells' mean curvatures
-    rows = np.maximum(np.diag(sums.gram), 1.0)
-    stretch = np.sqrt(np.maximum(sums.curvature, 0.0) / rows)  # (c, 1 + cells)
-    heights = np.maximum(sums.curvature[:, 0], 1e-12)
+    heights = np.array([max(float(gram[0, 0]), 1e-12) for gram in sums.curvature])
     dispersion = np.maximum(sums.square / heights, 1e-9) if dispersed else np.ones(c)
-    # a share of it is the mean curvature at all rows: of columns that determine one another, the geometric means alone
-    # leave directions along which the loss is steep without any curvature
-    grams = [
-        steeper * sums.gram * ((1.0 - COMMON) * s[:, None] * s + COMMON * np.float64(h / rows[0]))
-        for s, h in zip(stretch, heights, strict=True)
-    ]
-    grams = [_of_means(gram, *known) for gram, known in zip(grams, merged, strict=True)] if merged else grams
+    if known is not None:
+        scale, dispersion, iterations = known.scale, known.dispersion, 0
+    grams = [steeper * gram for gram in sums.curvature]
     # scales are found by the mean curvature of all outputs, so that an iteration factors one matrix
     mean = sum(grams[1:], grams[0]) / c
     inner = prior.inner(mean)
     aims = (terms @ mean - sums.gradient) @ prior.basis
-    freedom = 0.0
+    freedom = 0.0 if known is None else known.freedom
     for _ in range(iterations):
         spread, phi = _deviations(prior, scale), float(dispersion.mean())
         factor = _factor(inner, spread, phi)
@@ -217,18 +209,43 @@ def posterior(
     return Fit(np.stack(found), scale, dispersion, freedom)
 
 
-def _of_means(gram: Array, heads: Array, rows: Array) -> Array:
+def independent(curvature: Array, sizes: Sequence[int]) -> Array:
+    """The curvature over pairs of cells, from that of single cells, the constant first: columns of so many cells are
+    taken to be independent, as seen by rows that weigh as much as they are curved."""
+    found: Array = curvature[:, None] * curvature / max(float(curvature[0]), 1e-12)
+    at = 1
+    for size in sizes:
+        found[at : at + size, at : at + size] = np.diag(curvature[at : at + size])
+        at += size
+    found[0] = found[:, 0] = curvature
+    return found
+
+
+def of_means(gram: Array, heads: Array, shares: Array) -> Array:
     """The curvature in the mean terms of merged cells, as a matrix of all cells, the constant first.
 
     What nothing is known of has no curvature: else a step would go on along it, and no gradient would ever stop it.
     """
-    at, ones = np.append(0, 1 + heads), np.append(1.0, rows)
-    share = ones / np.maximum(np.bincount(at, ones, len(at))[at], 1.0)
+    at, share = np.append(0, 1 + heads), np.append(1.0, shares)
     summed = np.zeros_like(gram)
     np.add.at(summed, at, gram)
     both = np.zeros_like(gram)
     np.add.at(both, at, summed.T)
     found: Array = share[:, None] * both.T[at][:, at] * share
+    return found
+
+
+def conjugate(direction: Array, before: Sequence[tuple[Array, Array]]) -> Array:
+    """A direction without what it has of those before, each of which comes with what the curvature does to it."""
+    for v, along in before:
+        direction = direction - v * (along @ direction / (along @ v))
+    return direction
+
+
+def corrected(gram: Array, v: Array, along: Array) -> Array:
+    """A curvature that does to v what is known of it, and is otherwise as before."""
+    now = gram @ v
+    found: Array = gram - now[:, None] * (now / (v @ now)) + along[:, None] * (along / (v @ along))
     return found
 
 

@@ -1,38 +1,50 @@
-"""The question of additive models: gradients and Hessians by cell, and rows by pairs of cells of two columns.
+"""The questions of additive models: sums of gradients and Hessians by cell, and how gradients change along a step.
 
-The pairs are the Gram matrix of the cells' indicators.  Hessians by pairs are not asked for: one of a pair with a
-single row would tell f at this row, and f tells the row's other cells.  They follow from rows by pairs and the mean
-Hessians of the two cells (core/additive.py).  Each row is rounded to a whole multiple of a public unit before it is
-added (exact_sums.py), so a total has the same bits over any split of the rows.
+The curvature of the loss in the terms of all columns is a matrix over pairs of cells.  Nobody asks for it: many pairs
+of cells have one row only.  The server asks what the matrix does to a direction (`CurvatureAlong`), which is a sum over
+all rows of a cell, and puts the matrix together from several of these (core/additive.py).  Each row is rounded to a
+whole multiple of a public unit before it is added (exact_sums.py), so a total has the same bits over any split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
-from ffgb.core.additive import Sums
-from ffgb.core.exact_sums import counted
+from ffgb.core.exact_sums import EXACT, SHORT, counted, weighed, whole
 from ffgb.core.folds import Folds
 from ffgb.core.histograms import Histograms, HistogramsOf, Units
 from ffgb.core.merged_cells import MergedHistograms
-from ffgb.core.questions import Here, RoundQuestion, Sum
+from ffgb.core.questions import Here, RoundQuestion, Sum, known
 from ffgb.core.splits import Splits
 from ffgb.core.tree_growth import GRADIENT, HESSIAN, ROWS
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
 
 
+class ByCell(NamedTuple):
+    """Sums over rows, for each output: of all rows first, and then of each cell."""
+
+    gradient: Array
+    """(outputs, 1 + cells)."""
+    curvature: Array
+    """(outputs, 1 + cells)."""
+    rows: Array
+    """(outputs, 1 + cells)."""
+    square: Array
+    """Σ g², (outputs,)."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class CellSums(RoundQuestion):
-    """Sums of gradients, Hessians and rows in each cell of some columns, and rows in each pair of cells."""
+    """Sums of gradients, Hessians and rows in each cell of some columns."""
 
-    what: ClassVar[str] = "sums by bins and pairs of bins"
+    what: ClassVar[str] = "sums by bins of single columns"
     units: Units
     cells: Array
     """Of each column of the table, (C,), int16."""
@@ -61,62 +73,104 @@ class CellSums(RoundQuestion):
 
     @property
     def sums(self) -> Mapping[str, Sum]:
-        size = sum(a * b for _, _, a, b in self._pairs())
-        return {**self._merged.sums, "pairs": counted((size,), self.units.bits)}
+        return self._merged.sums
 
-    def _pairs(self) -> Iterator[tuple[int, int, int, int]]:
-        """Two columns, as places in the list, and their cells."""
-        sizes = self.cells[self.columns].tolist()
-        for i, a in enumerate(sizes):
-            for j in range(i + 1, len(sizes)):
-                yield i, j, a, sizes[j]
+    def part(self, here: Here) -> Tensors:
+        return self._merged.part(here)
+
+    def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
+        self._merged.check(own, rows, part)
+
+    def total(self, sums: Tensors) -> ByCell:
+        histograms: Histograms = self._merged.total(sums)
+        by_cell = self.with_all(np.stack(list(histograms.nodes)))  # (outputs, 3, 1 + cells)
+        assert histograms.square is not None
+        square = histograms.square[self.outputs]
+        return ByCell(by_cell[:, GRADIENT], by_cell[:, HESSIAN], by_cell[:, ROWS], square)
+
+    def with_all(self, by_cell: Array) -> Array:
+        """Sums by cell, (…, cells), with the sum of all rows before them."""
+        everyone = by_cell[..., : int(self.cells[self.columns[0]])].sum(axis=-1, keepdims=True)
+        return np.concatenate([everyone, by_cell], axis=-1)
+
+    @cached_property
+    def places(self) -> tuple[Array, Array]:
+        """Of the cells of all outputs: those that have sums, and which of these each cell is merged into."""
+        if isinstance(self._merged, MergedHistograms):
+            return self._merged.merged
+        every = np.arange(self.single.cells_of_nodes)
+        return every, every
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CurvatureAlong(RoundQuestion):
+    """Σ h ⟨direction, row⟩ over the rows of each cell: by how much the gradient changes along a direction.
+
+    h is the Hessian of the row, and ⟨direction, row⟩ the sum of the direction's numbers at the row's cells.
+    """
+
+    what: ClassVar[str] = "curvature along a step"
+    of: CellSums
+    directions: Array
+    """Of each output, for the constant and each cell: (outputs, 1 + cells).  At no row they add up to more than 1."""
+
+    def __post_init__(self) -> None:
+        if self.directions.shape != (len(self.of.outputs), 1 + int(self._sizes.sum())):
+            raise FFGBError("a direction is not of the cells that are asked about")
+
+    @property
+    def _sizes(self) -> Array:
+        sizes: Array = self.of.cells[self.of.columns].astype(np.int64)
+        return sizes
+
+    @property
+    def _units(self) -> Array:
+        """Of each output: the sum of all Hessians fits in these, and so does that of their products with numbers up
+        to 1."""
+        units: Array = self.of.units.hessian[self.of.outputs] * (SHORT / EXACT if self.of.units.bits == 32 else 1.0)
+        return units
+
+    @property
+    def sums(self) -> Mapping[str, Sum]:
+        return {"along": counted(self.of.places[0].shape)}
 
     def part(self, here: Here) -> Tensors:
         assert here.family is not None
-        z = here.points.features(here.family.features)
-        found = list[Array]()
-        for i, j, a, b in self._pairs():
-            key = z[:, self.columns[i]].astype(np.int64) * b + z[:, self.columns[j]]
-            found.append(np.bincount(key, None, a * b))
-        return {**self._merged.part(here), "pairs": np.concatenate([np.empty(0), *found])}
+        assert here.loss is not None
+        sizes = self._sizes
+        first = np.cumsum(sizes) - sizes
+        z = here.points.features(here.family.features)[:, self.of.columns] + first
+        f, y = known(here.f), known(here.y)
+        h = np.ones(f.shape) if self.of.units.flat else weighed(here, here.loss.curvature(f, y))
+        found = np.zeros((len(self.of.outputs), int(sizes.sum())))
+        for own, output, direction, unit in zip(found, self.of.outputs, self.directions, self._units, strict=True):
+            along = np.full(len(z), direction[0])
+            for cells in z.T:  # column by column, so that no row depends on the others
+                along += direction[1 + cells]
+            values = whole(h[:, output] * along, unit)
+            if (outside := self._outside(here, int(output), f.shape[1])) is not None:
+                values[outside] = 0.0
+            own += np.bincount(z.ravel(), np.repeat(values, z.shape[1]), len(own))
+        places, merged = self.of.places
+        return {"along": np.bincount(merged, found.ravel(), len(places))}
+
+    def _outside(self, here: Here, output: int, outputs: int) -> Array | None:
+        """The rows that the version of an output is trained without."""
+        folds = self.of.folds
+        return None if folds is None else folds.outside(here.points, output // (outputs // len(folds.without)))
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
-        self._merged.check({name: own[name] for name in self._merged.sums}, rows, part)
-        pairs = own["pairs"]
-        if (pairs < 0).any():
-            raise FFGBError("its sums over pairs of bins are negative")
-        if not len(pairs):
-            return
-        ends = np.cumsum([a * b for _, _, a, b in self._pairs()])
-        sums = np.add.reduceat(pairs, np.concatenate([[0], ends[:-1]]))
-        if (sums != sums[0]).any() or sums[0] > rows:
-            raise FFGBError("its sums over pairs of bins differ from one pair of columns to another")
+        sums = np.add.reduceat(self._spread(own["along"]), np.cumsum(self._sizes) - self._sizes, axis=1)
+        if (sums != sums[:, :1]).any():
+            raise FFGBError("its sums along a step differ from column to column")
 
-    def total(self, sums: Tensors) -> tuple[Sums, Array]:
-        """What the posterior needs, the constant first; and the rows of each cell."""
-        histograms: Histograms = self._merged.total({name: sums[name] for name in self._merged.sums})
-        by_cell = np.stack(list(histograms.nodes))  # (c, 3, cells)
-        whole = by_cell[:, :, : int(self.cells[self.columns[0]])].sum(axis=2, keepdims=True)
-        by_cell = np.concatenate([whole, by_cell], axis=2)
-        rows = by_cell[0, ROWS].copy()
-        # the cell of the constant holds all rows: its pairs are the diagonal
-        gram = np.zeros((len(rows), len(rows)))
-        gram[1:, 1:] = self._gram(sums["pairs"])
-        if self.heads is not None and len(self.columns) > 1:  # pairs are not of merged cells, and no rows of a cell are
-            rows[1:] = gram[1:, 1:].sum(axis=1) / (len(self.columns) - 1)
-        gram[0], gram[:, 0] = rows, rows
-        gram[np.diag_indices_from(gram)] = rows
-        assert histograms.square is not None
-        square = histograms.square[self.outputs]
-        return Sums(by_cell[:, GRADIENT], by_cell[:, HESSIAN], gram, square, float(rows[0])), rows[1:]
+    def _spread(self, sums: Array) -> Array:
+        """Sums of merged cells, all at one of those that are merged: (outputs, cells)."""
+        found = np.zeros(self.of.places[1].shape)
+        found[self.of.places[0]] = sums
+        return found.reshape(len(self.of.outputs), -1)
 
-    def _gram(self, pairs: Array) -> Array:
-        """The matrix, the cells of one column after another's, without the blocks of one column."""
-        first = np.concatenate([[0], np.cumsum(self.cells[self.columns].astype(np.int64))])
-        gram, at = np.zeros((first[-1], first[-1])), 0
-        for i, j, a, b in self._pairs():
-            block = pairs[at : at + a * b].reshape(a, b)
-            at += a * b
-            gram[first[i] : first[i + 1], first[j] : first[j + 1]] = block
-            gram[first[j] : first[j + 1], first[i] : first[i + 1]] = block.T
-        return gram
+    def total(self, sums: Tensors) -> Array:
+        """(outputs, 1 + cells), the sum over all rows first."""
+        return self.of.with_all(self._spread(sums["along"]) * self._units[:, None])

@@ -73,26 +73,26 @@ class MergedHistograms(RoundQuestion):
             raise FFGBError("a question merges cells that are not there")
 
     @cached_property
-    def _merged(self) -> tuple[Array, Array]:
+    def merged(self) -> tuple[Array, Array]:
         """The cells that have sums, and which of these each cell is merged into."""
         _, first = self.of.columns_of_cells
         return np.unique(first + self.heads, return_inverse=True)
 
     @property
     def sums(self) -> Mapping[str, Sum]:
-        shape, sums = self._merged[0].shape, self.of.sums
+        shape, sums = self.merged[0].shape, self.of.sums
         return {name: each if name == SQUARES else counted(shape, self.of.units.bits) for name, each in sums.items()}
 
     def _spread(self, sums: Tensors) -> dict[str, Array]:
         """Sums as if they were of single cells, all in one of those that are merged."""
-        found, (places, merged) = dict(sums), self._merged
+        found, (places, merged) = dict(sums), self.merged
         for name in sums.keys() - {SQUARES}:
             found[name] = np.zeros(len(merged), sums[name].dtype)
             found[name][places] = sums[name]
         return found
 
     def part(self, here: Here) -> Tensors:
-        found, (places, merged) = dict(self.of.part(here)), self._merged
+        found, (places, merged) = dict(self.of.part(here)), self.merged
         for name in found.keys() - {SQUARES}:
             found[name] = np.bincount(merged, found[name], len(places))
         return found
@@ -124,10 +124,22 @@ class MergedColumns:
         found = np.stack([heads(own, 0.0 * own, everything, layout, columns, least) for own in counts])
         return MergedColumns(found, np.stack([own[0] for own in counts]), (found - first).astype(np.int16).ravel())
 
+    @cached_property
+    def shares(self) -> Array:
+        """Of each version and cell, its share of the rows that it is merged with, (versions, cells)."""
+        together = [np.bincount(at, rows, len(at))[at] for at, rows in zip(self.heads, self.rows, strict=True)]
+        shares: Array = self.rows / np.maximum(np.stack(together), 1.0)
+        return shares
+
     def spread(self, sums: Array) -> Array:
         """Sums (versions, 1 + cells) of merged cells, shared out among these by rows; the first is of all rows."""
         found = sums.copy()
-        for own, at, rows in zip(found, self.heads, self.rows, strict=True):
-            together = np.bincount(at, rows, len(at))[at]
-            own[1:] = own[1:][at] * rows / np.maximum(together, 1.0)
+        found[:, 1:] = np.take_along_axis(sums[:, 1:], self.heads, axis=1) * self.shares
+        return found
+
+    def means(self, terms: Array) -> Array:
+        """Terms (versions, 1 + cells) as the means of merged cells."""
+        found = terms.copy()
+        for own, at, share in zip(found, self.heads, self.shares, strict=True):
+            own[1:] = np.bincount(at, own[1:] * share, len(at))[at]
         return found

@@ -58,7 +58,7 @@ AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
 
 LEVELS: Mapping[str, int] = dict.fromkeys(
-    [f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms")], 32
+    [f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms", "CurvatureAlong")], 32
 )
 """Questions that come several times in a round, once for each level of trees, and how often at most."""
 
@@ -80,6 +80,7 @@ MEASURED: Mapping[tuple[str, str], int] = {
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked", "outputs")], 2**15),
     ("MergedHistograms", "heads"): 2**24,
     ("CellSums", "heads"): 2**24,
+    ("CurvatureAlong", "directions"): 2**24,
     **dict.fromkeys([("Units", "gradient"), ("Units", "hessian"), ("CellSums", "outputs")], 2**15),
     **dict.fromkeys([("Folds", "number"), ("Folds", "without"), ("Versions", "number"), ("HeldOut", "strands")], 64),
     **dict.fromkeys([("HeldOut", "weights"), ("Blended", "smooth")], 1024),

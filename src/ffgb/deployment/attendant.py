@@ -62,7 +62,8 @@ FAILED, FAILURES = "questions that failed", 3
 FAILING = "a training in which it could not answer so many questions: each failure says something about its rows"
 MASKED = ("masked", "shares")
 """Answers of a site that answers under masks alone, besides those that say nothing of the rows."""
-PAIRS, SLOPES = "question CellSums", "question SlopesAlong"
+CELL_SUMS = "question CellSums"
+ADDITIVE = (CELL_SUMS, "question CurvatureAlong", "question SlopesAlong")
 """What a blend asks for if columns have few values, and not if they have many: no site knows those of all."""
 FEW_CELLS = 2_000
 """Of all columns of a rehearsal with few values."""
@@ -219,9 +220,9 @@ def rehearse(
         return rehearsal
 
     rehearsal = played(x)
-    if resolved.learner == Blend.name and not rehearsal.asks(PAIRS) and schema.table is not None:
+    if resolved.learner == Blend.name and not rehearsal.asks(CELL_SUMS) and schema.table is not None:
         coarse = played(_coarse(x))
-        for kind in (PAIRS, SLOPES):
+        for kind in ADDITIVE:
             rehearsal.extend(coarse, kind)
     return rehearsal, rehearsal.agreement(resolved, trainings, own)
 

@@ -34,8 +34,8 @@ WORDS: Mapping[str, str] = {
     "question HistogramsOf": "sums of prediction errors over the rows in each interval of a column",
     "question NodeRows": "how many rows lie in each interval of a column, in parts of the data",
     "question MergedHistograms": "sums of prediction errors over the rows in wider intervals of a column",
-    "question CellSums": "sums of prediction errors over the rows in each interval of a column, and how many rows lie "
-    "in each pair of intervals of two columns",
+    "question CellSums": "sums of prediction errors over the rows in each interval of a column",
+    "question CurvatureAlong": "how the sums of errors in each interval of a column change along a step",
     "question SlopesAlong": "how the sum of all errors changes along a step",
     "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
     "question ColumnCounts": "how many rows lie in each interval of a column, with noise",
