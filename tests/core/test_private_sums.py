@@ -117,6 +117,25 @@ def test_clipped_rows_are_whole_and_short(values: Any, square: int) -> None:
     assert ((found.astype(object) ** 2).sum(axis=1) <= square).all()
 
 
+def test_no_row_is_too_long_to_be_found_out() -> None:
+    """A row of very many large numbers, whose sum of squares is beyond 2^63, was not shortened once."""
+    outputs, square = 64, 2**56
+    long = np.full((1, 2 * outputs), float(math.isqrt(square)))
+    with pytest.raises(FFGBError, match="too fine a unit"):
+        clipped(long, square)
+    largest = 2**62 // (2 * outputs) - 1
+    found = clipped(np.full((1, 2 * outputs), float(math.isqrt(largest))), largest).astype(object)
+    assert 0.999 * largest < (found**2).sum() <= largest
+
+
+def test_sums_that_floating_point_could_round_are_refused() -> None:
+    """A row may move a total by what it adds, and by nothing else."""
+    question = replace(residual_sums("binary"), unit=2.0**-29)
+    question.check_rows(2**20)
+    with pytest.raises(FFGBError, match="too fine a unit for"):
+        question.check_rows(2**25)
+
+
 def test_noise_follows_from_the_price_and_the_shares() -> None:
     question = residual_sums("binary")
     one = replace(question, shares=1)

@@ -136,6 +136,8 @@ def test_a_patient_with_several_rows_costs_more(files: Path) -> None:
         ({"algorithm": "fedavg"}, "fedavg has no private form.*additive"),
         ({"validation": 0.2}, "validation.*cannot be combined with"),
         ({"stop": True}, "scores"),
+        ({"class_weight": "balanced"}, "class_weight.*a row counts at most once"),
+        ({"group": "job"}, "group.*must not depend on others"),
         ({"rounds": 7}, "leave.*rounds.*out"),
     ],
 )

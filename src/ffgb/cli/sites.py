@@ -338,11 +338,11 @@ def _budget(settings: Mapping[str, Any], rules: Any, purse: Any) -> Any:
 
     delta = settings.get("delta", SETTINGS["delta"].default)
     delta = DELTA if delta == SETTINGS["delta"].default else delta
-    job = Budget(float(settings["epsilon"]), float(delta))
-    purse.most = job.mu
-    if rules.epsilon:
-        return Budget(rules.epsilon, rules.delta)
-    return purse.budget() or job
+    job = Budget(float(settings["epsilon"]), float(delta), int(settings.get("unit_rows") or 1))
+    purse.most, purse.rows = job.mu, job.rows
+    known = Budget(rules.epsilon, rules.delta) if rules.epsilon else purse.budget() or job
+    before = purse.budget() or job
+    return replace(known, rows=max(job.rows, before.rows))
 
 
 def _consented(agreement: Any, home: Any, rules: Any, yes: bool) -> Any:

@@ -33,13 +33,26 @@ from ffgb.privacy.masks import FEWEST
 from ffgb.protocol.job import Target
 
 LOSSES = {"logistic": "binary", "cross-entropy": "classes", "square": "numbers"}
-IDLE = ("validation", "distill", "start", "weights", "exposure", "largest_weight", "monotone", "augment")
+IDLE = (
+    "validation",
+    "distill",
+    "start",
+    "weights",
+    "exposure",
+    "class_weight",
+    "largest_weight",
+    "group",
+    "monotone",
+    "augment",
+)
 """Settings that a private training has no use for, or cannot keep private."""
 WHY: Mapping[str, str] = {
     "validation": "scores of held-out rows would be one more answer without noise",
     "start": "the model to start from may know the rows already",
     "weights": "a row counts at most once, whatever it weighs",
     "exposure": "a row counts at most once, whatever it weighs",
+    "class_weight": "a row counts at most once, whatever it weighs",
+    "group": "whether a row is held out must not depend on others",
 }
 DELTA = 1e-5
 REFUSED = "the additive learner is the private one"
