@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("cryptography")
 
+from ffgb import FFGBClassifier
 from ffgb.algorithms.additive_private import AdditiveReleased
+from ffgb.core.points import Points
+from ffgb.core.private_question import PrivateQuestion
+from ffgb.core.seeds import stream
+from ffgb.data.dataset import HOLDOUT, hold_out_groups
 from ffgb.errors import FFGBError, SettingError
+from ffgb.federation import host
+from ffgb.privacy.identity import Simulated
+from ffgb.privacy.noise import noise_of
+from ffgb.privacy.release import name_of
 from ffgb.runs.config import Config
 from ffgb.runs.model import Model
 from ffgb.runs.training import Result, train
@@ -91,6 +102,58 @@ def test_the_promise_is_in_the_files_of_the_run(result: Result) -> None:
     assert clients["columns"] == []
 
 
+def test_all_that_is_written_follows_from_noisy_answers(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that know nothing of rows, and then other rows to train with: not one byte changes, also of the report.
+
+    The hashes of files were there once: whoever knows all rows but one can try what that one is.
+    """
+    monkeypatch.setattr(host, "with_noise", blind)
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    kept, _ = hold_out_groups(np.arange(400), HOLDOUT, stream(0, "holdout"))
+    written = []
+    for k in range(2):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        for name in ("east", "north", "west"):
+            head, *rows = (files / f"{name}-bare.csv").read_text().splitlines()
+            for i in kept if k else ():
+                rows[i] = "99,smith,no"
+            (folder / f"{name}-bare.csv").write_text("\n".join([head, *rows]) + "\n")
+        (folder / "schema.toml").write_text(SCHEMA)
+        train(config(folder), folder / "run", workers=0)
+        paths = [path for path in (folder / "run").rglob("*") if path.is_file()]
+        text = str(folder).encode()
+        written.append({str(path.relative_to(folder)): path.read_bytes().replace(text, b"") for path in paths})
+    assert written[0] == written[1]
+    assert {"run/report.html", "run/summary.json", "run/model.safetensors", "run/config.json"} <= written[0].keys()
+
+
+def blind(
+    question: PrivateQuestion, part: Any, points: Points, identity: Simulated, among: bytes = b""
+) -> dict[str, Any]:
+    """Noise alone, in place of an answer with noise."""
+    name = name_of(question, b"", identity.name.encode(), among)
+    return noise_of(b"k" * 32, name, question.deviation, question.shapes)
+
+
+def test_an_estimator_has_nothing_but_what_follows_from_noisy_answers(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "with_noise", blind)
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    found = []
+    for k in range(2):
+        rng = np.random.default_rng(k)
+        x = pd.DataFrame({"age": rng.uniform(0, 100, 300), "job": rng.choice(["nurse", "clerk", "smith"], 300)})
+        model = FFGBClassifier(epsilon=4.0, schema=str(files / "schema.toml"), noise_seed=0, warm_start=True)
+        model.fit(x, np.array(["no", "yes"])[np.arange(300) % 2], clients=np.arange(300) % 3)
+        state = {name: value for name, value in vars(model).items() if name not in ("model_", "_progress", "_stages")}
+        found.append((model.model_.to_bytes(), repr(sorted(state.items())), vars(model)["_progress"].rows))
+    assert found[0] == found[1]
+
+
 def test_the_same_noise_seed_gives_the_same_model_and_another_another(files: Path, result: Result) -> None:
     again, other = (train(config(files, noise_seed=seed), workers=0).model.to_bytes() for seed in (0, 1))
     assert again == result.model.to_bytes()
@@ -136,7 +199,7 @@ def test_a_patient_with_several_rows_costs_more(files: Path) -> None:
         ({"algorithm": "fedavg"}, "fedavg has no private form.*additive"),
         ({"validation": 0.2}, "validation.*cannot be combined with"),
         ({"stop": True}, "scores"),
-        ({"class_weight": "balanced"}, "class_weight.*a row counts at most once"),
+        ({"class_weight": "balanced"}, "class.weight.*a row counts at most once"),
         ({"group": "job"}, "group.*must not depend on others"),
         ({"rounds": 7}, "leave.*rounds.*out"),
     ],

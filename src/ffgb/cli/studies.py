@@ -184,7 +184,7 @@ def reproduce(
         str,
         typer.Argument(
             help="fig1, fig2a, fig2b, fig3, fig4 (the paper's), theory, distillation, ablations, niid, attackers, "
-            "precision, or all."
+            "precision, privacy, or all."
         ),
     ],
     scale: Annotated[

@@ -23,6 +23,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.questions import Ask
 from ffgb.data import Dataset
 from ffgb.data.dataset import REGRESSION
+from ffgb.data.files import Bounded
 from ffgb.data.preprocess import Column, Table
 from ffgb.data.schema_file import CATEGORY, DATE, SchemaFile
 from ffgb.errors import FFGBError, command, option
@@ -130,6 +131,13 @@ def private_schema(config: Any) -> Agreed | None:
     schema = schema_of(config)
     classes = private_classes(schema, config.target, config.task)
     return Agreed(private_table(schema, config.target, config.unit), classes, None if classes else REGRESSION)
+
+
+def private_rows(config: Mapping[str, Any]) -> Bounded | None:
+    """How a private training takes rows, by its settings; None if it is none."""
+    if config.get("epsilon") is None:
+        return None
+    return Bounded(config.get("unit"), int(config.get("unit_rows") or 1))
 
 
 def schema_of(config: Any) -> SchemaFile:
