@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,29 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from ffgb import FFGBClassifier
+from scipy import stats
+
+from ffgb import FFGBClassifier, FFGBRegressor
 from ffgb.algorithms.additive_private import AdditiveReleased
 from ffgb.core.points import Points
 from ffgb.core.private_question import PrivateQuestion
+from ffgb.core.private_sums import ColumnCounts, PairCounts, ResidualSums
+from ffgb.core.questions import Here
 from ffgb.core.seeds import stream
 from ffgb.data.dataset import HOLDOUT, hold_out_groups
 from ffgb.errors import FFGBError, SettingError
 from ffgb.federation import host
+from ffgb.privacy.accountant import mu_of
 from ffgb.privacy.identity import Simulated
 from ffgb.privacy.noise import noise_of
 from ffgb.privacy.release import name_of
-from ffgb.runs.config import Config
+from ffgb.runs.card import card
+from ffgb.runs.config import Config, load_data
+from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
+from ffgb.runs.onnx import to_onnx
 from ffgb.runs.training import Result, train
+from tests.cli.commands import ffgb
 
 SCHEMA = """target = "sick"
 [columns.age]
@@ -100,6 +110,54 @@ def test_the_promise_is_in_the_files_of_the_run(result: Result) -> None:
     clients = json.loads((folder / "clients.json").read_text())
     assert all(client["train"] is client["test"] is client["labels"] is None for client in clients["clients"])
     assert clients["columns"] == []
+
+
+def test_totals_under_masks_are_those_of_one_curator(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each question: the exact sum of all rows, and noise of the deviation S/μ, times N/(N − c) in its variance.
+
+    S is the norm of a row in the mechanism's own units, from the table of docs/privacy.md.
+    """
+    told = list[tuple[PrivateQuestion, Any]]()
+    for kind in (ColumnCounts, PairCounts, ResidualSums):
+
+        def total(self: Any, sums: Any, own: Any = kind.total) -> Any:
+            told.append((self, {name: array.copy() for name, array in sums.items()}))
+            return own(self, sums)
+
+        monkeypatch.setattr(kind, "total", total)
+    train(config(files), workers=0)
+    dataset, mu, d = load_data(config(files)), mu_of(8.0, 1e-5), 2
+    points = Points(0, dataset.x, dataset.y)
+    names = [type(question).__name__ for question, _ in told]
+    assert names == ["ColumnCounts", "PairCounts", *["ResidualSums"] * 12]
+    assert sum(question.mu**2 for question, _ in told) == pytest.approx(mu**2, rel=1e-12)
+    norms = [math.sqrt(d), math.sqrt(d * (d - 1) / 2), math.sqrt(d / 2), *[math.sqrt(d)] * 11]
+    found = []
+    for (question, sums), norm in zip(told, norms, strict=True):
+        unit = question.unit if isinstance(question, ResidualSums) else 1.0 / question.weight  # type: ignore[attr-defined]
+        assert math.sqrt(question.square) * unit == pytest.approx(norm, rel=1e-3)
+        exact = question.part(Here(points, 1.0))
+        central = norm / unit / question.mu * math.sqrt(3 / 2)
+        found.append(np.concatenate([(sums[name] - exact[name]).ravel() / central for name in exact]))
+    for noise in (found[0], np.concatenate(found[1:])):
+        assert abs(noise.mean()) < 4 / math.sqrt(len(noise))
+        assert abs(noise.var() - 1.0) < 4 * math.sqrt(2 / len(noise)) + 2e-3
+        assert stats.kstest(noise, "norm").pvalue > 1e-3
+
+
+def test_the_promise_is_in_exported_files(result: Result) -> None:
+    onnx = pytest.importorskip("onnx")
+    assert result.run is not None
+    made = onnx.load_from_string(to_onnx(result.model))
+    promise = json.loads({entry.key: entry.value for entry in made.metadata_props}["privacy"])
+    text = card(Run.open(result.run.path), result.model)
+    page = (result.run.path / "report.html").read_text()
+    assert (promise["epsilon"], promise["delta"]) == (8.0, 1e-5)
+    assert "ε = 8, δ = 1e-05" in text
+    assert "ε = 8, δ = 1e-05" in page
+    for said in (promise["adjacency"], *promise["public"]):
+        assert said in text
+        assert said in page
 
 
 def test_all_that_is_written_follows_from_noisy_answers(
@@ -222,6 +280,41 @@ def test_a_schema_that_does_not_fit_is_refused(files: Path, tmp_path: Path, befo
     (tmp_path / "schema.toml").write_text(SCHEMA.replace(before, after))
     with pytest.raises(FFGBError, match=why):
         train(config(files, schema=str(tmp_path / "schema.toml")), workers=0)
+
+
+def test_estimators_are_private(files: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"age": rng.uniform(0, 100, 3000), "job": rng.choice(["nurse", "clerk", "smith"], 3000)})
+    y = x["age"].to_numpy() / 10 + (x["job"] == "smith") * 3
+    schema = tmp_path / "numbers.toml"
+    schema.write_text(
+        SCHEMA.partition("[columns.sick]")[0].replace("sick", "dose") + "[columns.dose]\nbounds = [0, 15]\n"
+    )
+    known = {"epsilon": 4.0, "delta": 1e-6, "noise_seed": 0}
+    numbers = FFGBRegressor(schema=str(schema), **known).fit(x, y, clients=np.arange(3000) % 4)
+    assert numbers.score(x, y) > 0.9
+    classes = FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, clients=np.arange(3000) % 4)
+    assert classes.score(x, y > 6) > 0.9
+    for model in (numbers, classes):
+        promise = json.loads(model.model_.job.algorithm.promise)
+        assert (promise["epsilon"], promise["delta"]) == (4.0, 1e-6)
+    with pytest.raises(ValueError, match="weight"):
+        FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, sample_weight=np.arange(3000.0))
+    with pytest.raises(ValueError, match="schema"):
+        FFGBClassifier(**known).fit(x, y > 6)
+
+
+def test_the_command_line_trains_with_noise(files: Path, tmp_path: Path) -> None:
+    data = [word for name in ("east", "north", "west") for word in ("--data", files / f"{name}-bare.csv")]
+    words = ["train", *data, "--target", "sick", "--schema", files / "schema.toml", "--out", tmp_path / "run", "--json"]
+    done = ffgb(*words, "--epsilon", "2", "--delta", "1e-6", "--workers", "0")
+    assert done.returncode == 0, done.stderr
+    promise = json.loads(done.stdout)["privacy"]
+    assert (promise["epsilon"], promise["delta"]) == (2.0, 1e-6)
+    for epsilon in ("0", "-1", "nan", "1000"):
+        refused = ffgb(*words, "--epsilon", epsilon)
+        assert refused.returncode == 2, refused.stderr
+        assert "epsilon" in refused.stderr
 
 
 def test_settings_of_private_trainings_need_a_budget(files: Path) -> None:

@@ -291,7 +291,11 @@ def promise(config: Any, dataset: Dataset) -> dict[str, Any]:
         **(
             {} if config.noise_seed is None else {"warning": "the noise follows from noise_seed: for experiments alone"}
         ),
-        "public": ["bounds and categories of the schema", "the number of rows"],
+        "public": [
+            "bounds and categories of the schema",
+            *(["which classes there are"] if dataset.classes else []),
+            "the number of rows",
+        ],
         "not_covered": "scores of held-out rows, which are no part of the training",
     }
 
