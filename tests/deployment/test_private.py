@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
 
+from ffgb.cli import sites as sites_commands
 from ffgb.core.points import Points
 from ffgb.core.private_question import PrivateQuestion
 from ffgb.core.private_sums import PairCounts
@@ -30,6 +31,7 @@ from ffgb.errors import FFGBError
 from ffgb.features.tables import Histogram
 from ffgb.federation.host import Holding, Resident
 from ffgb.files import sha256_of
+from ffgb.privacy import release
 from ffgb.privacy.accountant import epsilon_of
 from ffgb.privacy.ledger import Budget
 from ffgb.privacy.ledger import Ledger as Purse
@@ -298,6 +300,57 @@ def test_a_site_that_joins_another_server_pays_again(tmp_path: Path) -> None:
     assert (first["missing"] != second["missing"]).any()
     assert own.purse is not None
     assert own.purse.spent() == pytest.approx(question.mu * 2**0.5)
+
+
+def test_a_site_with_another_ledger_gives_the_same_answer_and_pays_from_that_one(tmp_path: Path) -> None:
+    own, question = identity(tmp_path), column_counts()
+    first = with_noise(question, part(question), points(), own)
+    other = Purse(tmp_path / "other.jsonl", "east")
+    with pytest.raises(FFGBError, match="no privacy budget"):
+        with_noise(question, part(question), points(), replace(own, purse=other))
+    other.allow(Budget(4.0, 1e-5))
+    again = with_noise(question, part(question), points(), replace(own, purse=other))
+    assert all((first[name] == again[name]).all() for name in first)
+    assert other.spent() == pytest.approx(question.mu)
+
+
+def test_a_crash_between_the_ledger_and_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written down may leave later: the same answer, for nothing."""
+    own, question = identity(tmp_path), column_counts()
+    with monkeypatch.context() as patched:
+        patched.setattr(release, "noise_of", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            with_noise(question, part(question), points(), own)
+    assert own.purse is not None
+    assert own.purse.spent() == pytest.approx(question.mu)
+    restarted = identity(tmp_path)
+    first, again = (with_noise(question, part(question), points(), restarted) for _ in range(2))
+    assert all((first[name] == again[name]).all() for name in first)
+    assert Purse(own.purse.file, "east").spent() == pytest.approx(question.mu)
+
+
+def _killed(*args: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_site_with_a_budget_refuses_trainings_without_noise(tmp_path: Path) -> None:
+    """And what it allows is its policy's, or the first job's, also if a later job wants more."""
+    path = secure.tables(tmp_path)[0]
+    with pytest.raises(FFGBError, match="this training adds no noise"):
+        sites_commands._private({}, Policy(epsilon=2.0), path)
+    assert sites_commands._private({}, Policy(), path) == (None, None)
+    with pytest.raises(FFGBError, match="needs secure totals"):
+        sites_commands._private({"epsilon": 1.0}, Policy(secure=False), path)
+    purse = Purse(tmp_path / "x.jsonl", "x")
+    for job, rules, allowed in (
+        ({"epsilon": 1.0}, Policy(), Budget(1.0, 1e-5)),
+        ({"epsilon": 8.0}, Policy(), Budget(1.0, 1e-5)),
+        ({"epsilon": 1.0, "unit": "patient", "unit_rows": 3}, Policy(), Budget(1.0, 1e-5, 3)),
+        ({"epsilon": 1.0}, Policy(epsilon=2.0, delta=1e-6), Budget(2.0, 1e-6, 3)),
+    ):
+        sites_commands._allow(purse, job, rules)
+        assert purse.budget() == allowed
+        assert purse.most == Budget(job["epsilon"], 1e-5).mu  # type: ignore[arg-type]
 
 
 def test_a_price_beyond_the_budget_is_refused_before_anything_leaves(tmp_path: Path) -> None:

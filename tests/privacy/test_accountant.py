@@ -44,6 +44,26 @@ def test_the_margin_covers_the_grid() -> None:
             assert exact <= delta_of(epsilon, price)
 
 
+def test_the_margin_covers_the_grid_of_sums_of_shares() -> None:
+    """Three sites' coarsest shares: their sum is exact by convolution, and is no worse than the Gaussian paid for."""
+    deviation, shares = SMALLEST_DEVIATION, 3
+    y = np.arange(-10 * deviation, 10 * deviation + 1)
+    one = np.exp(-(y**2) / (2 * deviation**2))
+    one /= one.sum()
+    p = np.convolve(np.convolve(one, one), one)
+    z = np.arange(len(p)) - len(p) // 2
+    gauss = np.exp(-(z**2) / (2 * shares * deviation**2))
+    inside = np.abs(z) <= 8 * deviation
+    assert p[inside] == pytest.approx(gauss[inside] / gauss.sum(), rel=1e-9)
+    for mu in (0.02, 0.3, 1.5):
+        sensitivity = round(deviation * math.sqrt(shares) * mu)
+        price = sensitivity * math.sqrt(MARGIN) / (deviation * math.sqrt(shares))
+        shifted = np.concatenate([np.zeros(sensitivity), p])[: len(p)]  # with the row
+        for epsilon in (0.01, price, 3 * price):
+            exact = float(np.sum(np.maximum(shifted - math.exp(epsilon) * p, 0.0)[inside]))
+            assert exact <= delta_of(epsilon, price)
+
+
 def test_delta_falls_with_epsilon_and_grows_with_mu() -> None:
     assert delta_of(1.0, 0.5) > delta_of(2.0, 0.5)
     assert delta_of(1.0, 0.6) > delta_of(1.0, 0.5)

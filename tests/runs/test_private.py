@@ -267,6 +267,12 @@ def test_what_cannot_be_private_is_refused(files: Path, settings: dict[str, Any]
         train(config(files, **settings), workers=0)
 
 
+def test_units_are_refused_where_no_one_counts_their_rows(files: Path) -> None:
+    """The noise would be that of a row, and the promise that of a patient."""
+    with pytest.raises(FFGBError, match=r"unit.*named sets"):
+        train(config(files, data="digits", target=None, unit="patient", unit_rows=2), workers=0)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [

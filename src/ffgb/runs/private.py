@@ -98,6 +98,11 @@ def with_privacy(config: Any) -> Any:
             f"with {option('unit')} say how many rows one unit has at most, at all sites together: "
             f"{option('unit_rows', 'M')}"
         )
+    if config.unit is not None and not config.files and tuple(config.data) != ("sites",):
+        raise FFGBError(
+            f"{option('unit')} names a column of files, by which each site leaves out rows beyond "
+            f"{option('unit_rows')}; it is not for named sets"
+        )
     return dataclasses.replace(config, learner=learner, delta=delta, rounds=1, stop=False)
 
 
