@@ -102,6 +102,9 @@ def test_residual_and_curvature_of_classes_are_within_their_norms() -> None:
     """(p − y)² + 8p²(1 − p)² ≤ 1, and over several classes Σ (p − y)² + 4 Σ p²(1 − p)² ≤ 2: nothing is clipped."""
     p = np.linspace(0.0, 1.0, 20_001)
     assert (p**2 + 8.0 * (p * (1.0 - p)) ** 2).max() <= 1.0 + 1e-12
+    # the two lemmas of docs/privacy.md
+    assert (1.0 + p - 8.0 * p**2 + 8.0 * p**3).min() > 0.447
+    assert (5.0 * p - 8.0 * p**2 + 4.0 * p**3).max() <= 1.0 + 1e-12
     rng = np.random.default_rng(0)
     for classes in (3, 4, 10):
         q = rng.dirichlet(np.full(classes, 0.2), 20_000)
