@@ -2,6 +2,8 @@
 
 SET is adult (20 clients, similarity 0.1), cal_housing (20 clients by longitude) or heart (four hospitals, 20 splits).
 experiments/private.json has all scores and their means; bounds are in experiments/private/SET.toml.
+`experiments/private.py SET costs` measures one training at each ε: seconds of the processor, and bytes a client
+(experiments/private_costs.json).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ffgb.runs.private import public_of
 from ffgb.runs.training import train
 
 HERE = Path(__file__).parent
-OUT = HERE / "private.json"
+OUT, COSTS = HERE / "private.json", HERE / "private_costs.json"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -83,6 +85,22 @@ def ebm(dataset: Dataset, epsilon: float, seed: int) -> float:
         return float(np.sqrt(np.mean(np.square(found - dataset.y_test))))
 
 
+def costs(name: str) -> None:
+    """What a training costs, with one seed."""
+    for epsilon in EPSILONS:
+        dataset, began = load(name, seed=0), time.process_time()
+        score, cost = ours(name, dataset, epsilon, 0, 0)
+        results = json.loads(COSTS.read_text()) if COSTS.exists() else {}
+        results[f"{name} {epsilon:g}"] = {
+            "score": round(score, 5),
+            "processor_seconds": round(time.process_time() - began, 1),
+            "bytes_up": round(cost["up"]),
+            "bytes_down": round(cost["down"]),
+        }
+        COSTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+        print(name, epsilon, results[f"{name} {epsilon:g}"], flush=True)
+
+
 def main(name: str, seeds: int, epsilons: Sequence[float]) -> None:
     for epsilon in epsilons:
         key, mine, theirs, costs = f"{name} {epsilon:g}", [], [], []
@@ -109,4 +127,7 @@ def main(name: str, seeds: int, epsilons: Sequence[float]) -> None:
 
 if __name__ == "__main__":
     _, which, *words = sys.argv
-    main(which, int(words[0]) if words else 5, [float(word) for word in words[1:]] or EPSILONS)
+    if words == ["costs"]:
+        costs(which)
+    else:
+        main(which, int(words[0]) if words else 5, [float(word) for word in words[1:]] or EPSILONS)

@@ -1,10 +1,11 @@
-"""Private models on further tables beside DP-EBM (interpret) and diffprivlib: `private_tables.py [TABLE …]`.
+"""Private models on further tables beside DP-EBM (interpret) and diffprivlib: `private_tables.py [TABLE|EPSILON …]`.
 
 Needs the packages of experiments/tables/packages.txt and interpret; and diffprivlib 0.6.6, which needs an older
 scikit-learn than ours, in an environment whose python is named by DIFFPRIVLIB.  80 % of the rows train, the same for
 everyone.  Bounds and categories are those of the table itself, rounded outwards, as public ones would be, and the same
 for all.  Ours are ten clients under masks.  diffprivlib's models are linear, with δ = 0.  private_tables.json gets the
-scores: AUC for two classes, accuracy for several, R² for numbers.
+scores: AUC for two classes, accuracy for several, R² for numbers; seconds are those of processors, a training.
+`private_tables.py summary` prints them as a table, with mean ranks.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from ffgb import FFGBClassifier, FFGBRegressor
@@ -28,8 +29,9 @@ from ffgb.data.schema_file import SchemaFile, draft
 from table_list import TABLES
 
 OUT = Path(__file__).parent / "private_tables.json"
-NAMES = ("mortgages", "jobs_runtime", "telco_churn", "taxi_tips", "wages", "diamonds", "fertility")
-EPSILONS, SEEDS, DELTA = (1.0, 4.0), 3, 1e-5
+NAMES = ("mortgages", "jobs_runtime", "telco_churn", "taxi_tips", "nursery", "wages", "diamonds", "fertility")
+EPSILONS, SEEDS, DELTA = (1.0, 4.0), 5, 1e-5
+METHODS = ("ours", "dp_ebm", "diffprivlib")
 
 
 def loaded(name: str) -> tuple[str, pd.DataFrame, Any]:
@@ -134,28 +136,56 @@ def linear(task: str, parts: tuple[Any, ...], schema: SchemaFile, epsilon: float
         return score(task, y_new, np.load(answer, allow_pickle=False))
 
 
-def main(names: list[str]) -> None:
+def processor() -> float:
+    """Seconds of processors so far, of this process and those that it has started."""
+    return sum(os.times()[:4])
+
+
+def main(names: list[str], epsilons: list[float]) -> None:
     for name in names:
         task, x, y = loaded(name)
         schema, order = schema_of(x, y, task), np.random.default_rng(0).permutation(len(y))
         test, train = np.split(order, [len(y) // 5])
         parts = (x.iloc[train].reset_index(drop=True), y[train], x.iloc[test].reset_index(drop=True), y[test])
-        for epsilon in EPSILONS:
+        for epsilon in epsilons:
             found: dict[str, Any] = {"task": task, "rows": len(train), "columns": x.shape[1]}
             for what, method in (("ours", ours), ("dp_ebm", ebm), ("diffprivlib", linear)):
-                began = time.perf_counter()
+                began = processor()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     scores = [method(task, parts, schema, epsilon, seed) for seed in range(SEEDS)]
                 known = [s for s in scores if s is not None]
                 found[what] = [round(s, 4) for s in known]
                 found[f"{what}_mean"] = round(float(np.mean(known)), 4) if known else None
-                found[f"{what}_seconds"] = round((time.perf_counter() - began) / SEEDS, 2)
+                found[f"{what}_seconds"] = round((processor() - began) / SEEDS, 2) if known else None
             results = json.loads(OUT.read_text()) if OUT.exists() else {}
             results[f"{name} {epsilon:g}"] = found
             OUT.write_text(json.dumps(results, indent=1) + "\n")
             print(name, epsilon, {k: v for k, v in found.items() if k.endswith("mean")}, flush=True)
 
 
+def summary() -> str:
+    """A line a table and ε, and the mean ranks of each method over the tables that it can be trained on."""
+    results, ranks = json.loads(OUT.read_text()), {method: list[float]() for method in METHODS}
+    lines = ["| table | rows | what is predicted | ε | ours | DP-EBM | diffprivlib |", "|---|---|---|---|---|---|---|"]
+    for name in sorted(results, key=lambda name: (results[name]["rows"], name)):
+        line = results[name]
+        means = {method: line[f"{method}_mean"] for method in METHODS}
+        known = {method: mean for method, mean in means.items() if mean is not None}
+        for method, rank in zip(known, rankdata([-mean for mean in known.values()]), strict=True):
+            ranks[method].append(float(rank))
+        best = max(known.values())
+        cells = ["–" if m is None else f"**{m:.4f}**" if m == best else f"{m:.4f}" for m in means.values()]
+        table, _, epsilon = name.partition(" ")
+        lines.append(f"| {table} | {line['rows']:,} | {line['task']} | {epsilon} | {' | '.join(cells)} |")
+    mean = [f"{np.mean(some):.2f} ({len(some)})" if some else "–" for some in ranks.values()]
+    return "\n".join([*lines, f"| mean rank (of so many) | | | | {' | '.join(mean)} |"])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(NAMES))
+    if sys.argv[1:] == ["summary"]:
+        print(summary())
+    else:
+        numbers = [word for word in sys.argv[1:] if word.replace(".", "", 1).isdigit()]
+        words = [word for word in sys.argv[1:] if word not in numbers]
+        main(words or list(NAMES), [float(number) for number in numbers] or list(EPSILONS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -42,6 +43,15 @@ def put(temporary: Path, path: Path) -> None:
     """Rename a staged file, and write the new name to the disk."""
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's bytes, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

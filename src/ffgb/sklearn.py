@@ -182,7 +182,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             config = config.resolved(dataset)
             if adapted:
                 config = replace(config, learner=type(self.learner).__name__)
-            rows, learner = _fingerprint(dataset), _in_full(self.learner)
+            # a hash of all rows would tell whoever knows all but one what that one is
+            rows = "" if is_private(config) else _fingerprint(dataset)
+            learner = _in_full(self.learner)
             state, history, stages = None, list[dict[str, Any]](), list[Update]()
             if progress is not None:
                 _check_same(progress, _Progress(config, rows, learner, progress.state), self.history_)

@@ -102,6 +102,9 @@ def test_residual_and_curvature_of_classes_are_within_their_norms() -> None:
     """(p − y)² + 8p²(1 − p)² ≤ 1, and over several classes Σ (p − y)² + 4 Σ p²(1 − p)² ≤ 2: nothing is clipped."""
     p = np.linspace(0.0, 1.0, 20_001)
     assert (p**2 + 8.0 * (p * (1.0 - p)) ** 2).max() <= 1.0 + 1e-12
+    # the two lemmas of docs/privacy.md
+    assert (1.0 + p - 8.0 * p**2 + 8.0 * p**3).min() > 0.447
+    assert (5.0 * p - 8.0 * p**2 + 4.0 * p**3).max() <= 1.0 + 1e-12
     rng = np.random.default_rng(0)
     for classes in (3, 4, 10):
         q = rng.dirichlet(np.full(classes, 0.2), 20_000)
@@ -115,6 +118,25 @@ def test_clipped_rows_are_whole_and_short(values: Any, square: int) -> None:
     found = clipped(np.array(values, np.float64), square)
     assert found.dtype == np.int64
     assert ((found.astype(object) ** 2).sum(axis=1) <= square).all()
+
+
+def test_no_row_is_too_long_to_be_found_out() -> None:
+    """A row of very many large numbers, whose sum of squares is beyond 2^63, was not shortened once."""
+    outputs, square = 64, 2**56
+    long = np.full((1, 2 * outputs), float(math.isqrt(square)))
+    with pytest.raises(FFGBError, match="too fine a unit"):
+        clipped(long, square)
+    largest = 2**62 // (2 * outputs) - 1
+    found = clipped(np.full((1, 2 * outputs), float(math.isqrt(largest))), largest).astype(object)
+    assert 0.999 * largest < (found**2).sum() <= largest
+
+
+def test_sums_that_floating_point_could_round_are_refused() -> None:
+    """A row may move a total by what it adds, and by nothing else."""
+    question = replace(residual_sums("binary"), unit=2.0**-29)
+    question.check_rows(2**20)
+    with pytest.raises(FFGBError, match="too fine a unit for"):
+        question.check_rows(2**25)
 
 
 def test_noise_follows_from_the_price_and_the_shares() -> None:

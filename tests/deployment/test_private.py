@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
 
+from ffgb.cli import sites as sites_commands
 from ffgb.core.points import Points
 from ffgb.core.private_question import PrivateQuestion
 from ffgb.core.private_sums import PairCounts
@@ -21,17 +22,21 @@ from ffgb.core.weighting import Weighting
 from ffgb.data.files import Bounded
 from ffgb.data.reading import Reading
 from ffgb.data.schema_file import SchemaFile
-from ffgb.data.sites import Site
+from ffgb.data.sites import Site, hello
 from ffgb.deployment.agreement import Ledger
 from ffgb.deployment.attendant import Attendant, rehearse
 from ffgb.deployment.identity import SiteIdentity
 from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError
 from ffgb.features.tables import Histogram
+from ffgb.federation.host import Holding, Resident
+from ffgb.files import sha256_of
+from ffgb.privacy import release
 from ffgb.privacy.accountant import epsilon_of
 from ffgb.privacy.ledger import Budget
 from ffgb.privacy.ledger import Ledger as Purse
 from ffgb.privacy.release import check_question, with_noise, without_noise
+from ffgb.protocol.codec import decode
 from ffgb.protocol.messages import Asked, Report, Setup
 from tests.core.test_private_sums import BINS, column_counts, residual_sums
 from tests.deployment import test_secure as secure
@@ -55,7 +60,7 @@ BUDGET = Budget(4.0, 1e-5)
 class _Sites:
     """Four private sites on a grid in one process."""
 
-    def __init__(self, folder: Path, schema: str = SCHEMA, budget: Budget = BUDGET) -> None:
+    def __init__(self, folder: Path, schema: str = SCHEMA, budget: Budget = BUDGET, *, rare: bool = False) -> None:
         (folder / "schema.toml").write_text(SCHEMA)
         self.folder, self.schema, self.budget = folder, schema, budget
         self.inner = secure.Federation.__new__(secure.Federation)
@@ -65,12 +70,16 @@ class _Sites:
         self.inner.deadline, self.inner.farewell = 5.0, True
         self.inner.meanwhile, self.inner.meddle = lambda text: None, lambda site, data: data
         for i, path in enumerate(secure.tables(folder)):
+            if rare:
+                head, *rows = path.read_text().splitlines()
+                few = [row.replace("Jena", "Ulm") if k > 3 else row for k, row in enumerate(rows)]
+                path.write_text("\n".join([head, *few]) + "\n")
             self.start(100 + i, path)
         grid: Any = InProcessGrid(self.inner.answer, {node: {} for node in self.inner.attendants})  # type: ignore[arg-type]
         self.inner.grid = grid
 
     def purse(self, name: str) -> Purse:
-        return Purse(self.folder / f"{name}.jsonl", name)
+        return Purse(self.folder / f"{name}.jsonl", sha256_of(self.folder / f"{name}.csv"))
 
     def start(self, node: int, path: Path) -> None:
         schema = self.folder / "own.toml"
@@ -166,7 +175,62 @@ def test_another_schema_at_a_site_is_refused(tmp_path: Path) -> None:
     assert sites.purse("east").spent() == 0.0
 
 
+def test_a_file_that_changes_while_its_client_runs_is_not_used(tmp_path: Path) -> None:
+    """The ledger is that of the file as it was: what is spent on new rows would be written down for others."""
+    sites = _Sites(tmp_path)
+    with (tmp_path / "east.csv").open("a") as file:
+        file.write("1.0,1.0,Ulm,a\n")
+    with pytest.raises(FFGBError):
+        sites.inner.train(tmp_path / "run")
+    assert any("east.csv has changed since this client was started" in text for text in sites.inner.said)
+    assert sites.purse("west").spent() == 0.0
+
+
+def test_a_category_may_be_rare_at_a_site(tmp_path: Path) -> None:
+    """It is public, as the schema is: a refusal would tell that a site has few rows of it."""
+    sites = _Sites(tmp_path, rare=True)
+    assert sites.inner.train(tmp_path / "run").finished
+
+
+def test_what_a_site_says_of_itself_does_not_follow_from_its_rows(tmp_path: Path) -> None:
+    schema = SchemaFile.read(_written(tmp_path / "schema.toml", SCHEMA + "[columns.score]\nbounds = [0, 9]\n"))
+    for target in ("kind", "score"):
+        said = []
+        for k, rows in enumerate(("1,2,Ulm,a,3\n2,3,Bonn,b,4\n" * 20, ",2,Ulm,a,3.5\n,3,Ulm,a,4\n" * 20)):
+            path = _written(tmp_path / f"{k}" / "east.csv", "p,q,town,kind,score\n" + rows)
+            said.append(hello(Site("east", path, target, reading=Reading(schema=schema), bounded=Bounded())))
+        assert said[0] == said[1]
+
+
+def _written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
 # What a client answers, whatever a server says
+
+
+def test_no_job_and_no_model_is_tried_on_the_rows(trained: tuple[_Sites, Any], tmp_path: Path) -> None:
+    """Whether labels fit a loss, or rows a model, would be told by what a client says of the next message."""
+    messages = [data["message"] for name, data, _ in trained[0].inner.asked if name == "east" and "message" in data]
+    told = [data for data in messages if decode(data).kind in ("setup", "update")]
+    assert {decode(data).kind for data in told} == {"setup", "update"}
+    x, own, said = np.zeros((20, 8), np.float32), identity(tmp_path), []
+    for label in (0, 99):  # a class, and none
+        resident = Resident({0: Holding(x, np.full(20, label))}, lambda i: own)
+        said.append([resident.answer(data, [0]) for data in (*told, *told[1:])])
+    assert said[0] == said[1]
+
+
+def test_totals_over_other_clients_have_other_noise(tmp_path: Path) -> None:
+    """With the same, the difference of two totals would have the noise of one client alone."""
+    own, question = identity(tmp_path), column_counts()
+    first, second, again = (with_noise(question, part(question), points(), own, among) for among in (b"a", b"b", b"a"))
+    assert (first["missing"] != second["missing"]).any()
+    assert (first["missing"] == again["missing"]).all()
+    assert own.purse is not None
+    assert own.purse.spent() == pytest.approx(question.mu * 2**0.5)
 
 
 def identity(tmp_path: Path, name: str = "east", budget: float = 4.0) -> SiteIdentity:
@@ -236,6 +300,57 @@ def test_a_site_that_joins_another_server_pays_again(tmp_path: Path) -> None:
     assert (first["missing"] != second["missing"]).any()
     assert own.purse is not None
     assert own.purse.spent() == pytest.approx(question.mu * 2**0.5)
+
+
+def test_a_site_with_another_ledger_gives_the_same_answer_and_pays_from_that_one(tmp_path: Path) -> None:
+    own, question = identity(tmp_path), column_counts()
+    first = with_noise(question, part(question), points(), own)
+    other = Purse(tmp_path / "other.jsonl", "east")
+    with pytest.raises(FFGBError, match="no privacy budget"):
+        with_noise(question, part(question), points(), replace(own, purse=other))
+    other.allow(Budget(4.0, 1e-5))
+    again = with_noise(question, part(question), points(), replace(own, purse=other))
+    assert all((first[name] == again[name]).all() for name in first)
+    assert other.spent() == pytest.approx(question.mu)
+
+
+def test_a_crash_between_the_ledger_and_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written down may leave later: the same answer, for nothing."""
+    own, question = identity(tmp_path), column_counts()
+    with monkeypatch.context() as patched:
+        patched.setattr(release, "noise_of", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            with_noise(question, part(question), points(), own)
+    assert own.purse is not None
+    assert own.purse.spent() == pytest.approx(question.mu)
+    restarted = identity(tmp_path)
+    first, again = (with_noise(question, part(question), points(), restarted) for _ in range(2))
+    assert all((first[name] == again[name]).all() for name in first)
+    assert Purse(own.purse.file, "east").spent() == pytest.approx(question.mu)
+
+
+def _killed(*args: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_site_with_a_budget_refuses_trainings_without_noise(tmp_path: Path) -> None:
+    """And what it allows is its policy's, or the first job's, also if a later job wants more."""
+    path = secure.tables(tmp_path)[0]
+    with pytest.raises(FFGBError, match="this training adds no noise"):
+        sites_commands._private({}, Policy(epsilon=2.0), path)
+    assert sites_commands._private({}, Policy(), path) == (None, None)
+    with pytest.raises(FFGBError, match="needs secure totals"):
+        sites_commands._private({"epsilon": 1.0}, Policy(secure=False), path)
+    purse = Purse(tmp_path / "x.jsonl", "x")
+    for job, rules, allowed in (
+        ({"epsilon": 1.0}, Policy(), Budget(1.0, 1e-5)),
+        ({"epsilon": 8.0}, Policy(), Budget(1.0, 1e-5)),
+        ({"epsilon": 1.0, "unit": "patient", "unit_rows": 3}, Policy(), Budget(1.0, 1e-5, 3)),
+        ({"epsilon": 1.0}, Policy(epsilon=2.0, delta=1e-6), Budget(2.0, 1e-6, 3)),
+    ):
+        sites_commands._allow(purse, job, rules)
+        assert purse.budget() == allowed
+        assert purse.most == Budget(job["epsilon"], 1e-5).mu  # type: ignore[arg-type]
 
 
 def test_a_price_beyond_the_budget_is_refused_before_anything_leaves(tmp_path: Path) -> None:

@@ -44,6 +44,44 @@ def test_the_margin_covers_the_grid() -> None:
             assert exact <= delta_of(epsilon, price)
 
 
+def test_the_margin_covers_the_grid_of_sums_of_shares() -> None:
+    """Three sites' coarsest shares: their sum is exact by convolution, and is no worse than the Gaussian paid for."""
+    deviation, shares = SMALLEST_DEVIATION, 3
+    y = np.arange(-10 * deviation, 10 * deviation + 1)
+    one = np.exp(-(y**2) / (2 * deviation**2))
+    one /= one.sum()
+    p = np.convolve(np.convolve(one, one), one)
+    z = np.arange(len(p)) - len(p) // 2
+    gauss = np.exp(-(z**2) / (2 * shares * deviation**2))
+    inside = np.abs(z) <= 8 * deviation
+    assert p[inside] == pytest.approx(gauss[inside] / gauss.sum(), rel=1e-9)
+    for mu in (0.02, 0.3, 1.5):
+        sensitivity = round(deviation * math.sqrt(shares) * mu)
+        price = sensitivity * math.sqrt(MARGIN) / (deviation * math.sqrt(shares))
+        shifted = np.concatenate([np.zeros(sensitivity), p])[: len(p)]  # with the row
+        for epsilon in (0.01, price, 3 * price):
+            exact = float(np.sum(np.maximum(shifted - math.exp(epsilon) * p, 0.0)[inside]))
+            assert exact <= delta_of(epsilon, price)
+
+
+@pytest.mark.parametrize("direction", [(1.0, 0.0), (0.6, 0.8), (1.0, 0.004)])
+def test_the_margin_covers_the_grid_of_two_coordinates(direction: tuple[float, float]) -> None:
+    deviation = SMALLEST_DEVIATION
+    y = np.arange(-7 * deviation, 7 * deviation + 1, dtype=np.float64)
+    p = np.exp(-(y**2) / (2 * deviation**2))
+    p /= p.sum()
+    for mu in (0.05, 0.5):
+        moved = [round(deviation * mu * d) for d in direction]
+        square = sum(m * m for m in moved)
+        price = math.sqrt(square * MARGIN) / deviation
+        for epsilon in (price, 3 * price):
+            exact = 0.0
+            for at, weight in zip(y, p, strict=True):
+                loss = (moved[0] * at + moved[1] * y + square / 2) / deviation**2
+                exact += weight * float(np.sum(p * np.maximum(-np.expm1(epsilon - loss), 0.0)))
+            assert exact <= delta_of(epsilon, price)
+
+
 def test_delta_falls_with_epsilon_and_grows_with_mu() -> None:
     assert delta_of(1.0, 0.5) > delta_of(2.0, 0.5)
     assert delta_of(1.0, 0.6) > delta_of(1.0, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -44,6 +45,43 @@ def test_a_training_has_its_own_bound(ledger: Ledger) -> None:
         ledger.spend("b", b"2", 0.12)
     ledger.training = "second"
     ledger.spend("b", b"2", 0.12)
+
+
+def test_trainings_by_row_and_by_unit_have_one_account(tmp_path: Path) -> None:
+    """What was paid for one row costs a patient with three rows three times as much, and the other way round."""
+    found = Ledger(tmp_path / "x.jsonl", "x")
+    found.allow(Budget(1.0, 1e-5))
+    found.spend("by row", b"1", 0.06)
+    assert found.spent() == pytest.approx(0.06)
+    found.allow(Budget(1.0, 1e-5, 3))
+    assert found.spent() == pytest.approx(0.18)
+    found.spend("by unit", b"2", 0.18, 3)
+    assert found.spent() == pytest.approx(0.18 * math.sqrt(2))
+    with pytest.raises(FFGBError, match="by row again would cost more than is left"):
+        found.spend("by row again", b"3", 0.06)
+    found.spend("by row again", b"3", 0.02)
+    assert Ledger(found.file, "x").spent() == found.spent()
+    assert "3 rows together" in in_rows(found)[2]["what"]
+
+
+def test_a_training_by_unit_has_its_own_bound(tmp_path: Path) -> None:
+    found = Ledger(tmp_path / "x.jsonl", "x")
+    found.allow(Budget(8.0, 1e-5, 2))
+    found.training, found.most, found.rows = "one", 0.3, 2
+    found.spend("a", b"1", 0.3, 2)
+    with pytest.raises(FFGBError, match="agreed to for one training"):
+        found.spend("b", b"2", 0.05, 2)
+    found.training, found.most, found.rows = "two", 0.3, 1  # by row: for two rows it may cost twice as much
+    found.spend("b", b"2", 0.3, 1)
+
+
+def test_lines_of_an_earlier_version_are_for_one_row(tmp_path: Path) -> None:
+    found = Ledger(tmp_path / "x.jsonl", "x")
+    head = json.dumps({"before": "", "data": "x", "ledger": 1}, sort_keys=True)
+    line = {"budget": [1.0, 1e-5], "mu": 0.0, "question": "", "time": 0.0, "training": "", "what": "budget"}
+    digest = hashlib.sha256(head.encode()).hexdigest()
+    found.file.write_text(head + "\n" + json.dumps({**line, "before": digest}, sort_keys=True) + "\n")
+    assert found.budget() == Budget(1.0, 1e-5, 1)
 
 
 def test_without_a_budget_nothing_leaves(tmp_path: Path) -> None:

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("cryptography")
 
+from scipy import stats
+
+from ffgb import FFGBClassifier, FFGBRegressor
 from ffgb.algorithms.additive_private import AdditiveReleased
+from ffgb.core.points import Points
+from ffgb.core.private_question import PrivateQuestion
+from ffgb.core.private_sums import ColumnCounts, PairCounts, ResidualSums
+from ffgb.core.questions import Here
+from ffgb.core.seeds import stream
+from ffgb.data.dataset import HOLDOUT, hold_out_groups
 from ffgb.errors import FFGBError, SettingError
-from ffgb.runs.config import Config
+from ffgb.federation import host
+from ffgb.privacy.accountant import mu_of
+from ffgb.privacy.identity import Simulated
+from ffgb.privacy.noise import noise_of
+from ffgb.privacy.release import name_of
+from ffgb.runs.card import card
+from ffgb.runs.config import Config, load_data
+from ffgb.runs.directory import Run
 from ffgb.runs.model import Model
+from ffgb.runs.onnx import to_onnx
 from ffgb.runs.training import Result, train
+from tests.cli.commands import ffgb
 
 SCHEMA = """target = "sick"
 [columns.age]
@@ -91,6 +112,106 @@ def test_the_promise_is_in_the_files_of_the_run(result: Result) -> None:
     assert clients["columns"] == []
 
 
+def test_totals_under_masks_are_those_of_one_curator(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each question: the exact sum of all rows, and noise of the deviation S/μ, times N/(N − c) in its variance.
+
+    S is the norm of a row in the mechanism's own units, from the table of docs/privacy.md.
+    """
+    told = list[tuple[PrivateQuestion, Any]]()
+    for kind in (ColumnCounts, PairCounts, ResidualSums):
+
+        def total(self: Any, sums: Any, own: Any = kind.total) -> Any:
+            told.append((self, {name: array.copy() for name, array in sums.items()}))
+            return own(self, sums)
+
+        monkeypatch.setattr(kind, "total", total)
+    train(config(files), workers=0)
+    dataset, mu, d = load_data(config(files)), mu_of(8.0, 1e-5), 2
+    points = Points(0, dataset.x, dataset.y)
+    names = [type(question).__name__ for question, _ in told]
+    assert names == ["ColumnCounts", "PairCounts", *["ResidualSums"] * 12]
+    assert sum(question.mu**2 for question, _ in told) == pytest.approx(mu**2, rel=1e-12)
+    norms = [math.sqrt(d), math.sqrt(d * (d - 1) / 2), math.sqrt(d / 2), *[math.sqrt(d)] * 11]
+    found = []
+    for (question, sums), norm in zip(told, norms, strict=True):
+        unit = question.unit if isinstance(question, ResidualSums) else 1.0 / question.weight  # type: ignore[attr-defined]
+        assert math.sqrt(question.square) * unit == pytest.approx(norm, rel=1e-3)
+        exact = question.part(Here(points, 1.0))
+        central = norm / unit / question.mu * math.sqrt(3 / 2)
+        found.append(np.concatenate([(sums[name] - exact[name]).ravel() / central for name in exact]))
+    for noise in (found[0], np.concatenate(found[1:])):
+        assert abs(noise.mean()) < 4 / math.sqrt(len(noise))
+        assert abs(noise.var() - 1.0) < 4 * math.sqrt(2 / len(noise)) + 2e-3
+        assert stats.kstest(noise, "norm").pvalue > 1e-3
+
+
+def test_the_promise_is_in_exported_files(result: Result) -> None:
+    onnx = pytest.importorskip("onnx")
+    assert result.run is not None
+    made = onnx.load_from_string(to_onnx(result.model))
+    promise = json.loads({entry.key: entry.value for entry in made.metadata_props}["privacy"])
+    text = card(Run.open(result.run.path), result.model)
+    page = (result.run.path / "report.html").read_text()
+    assert (promise["epsilon"], promise["delta"]) == (8.0, 1e-5)
+    assert "ε = 8, δ = 1e-05" in text
+    assert "ε = 8, δ = 1e-05" in page
+    for said in (promise["adjacency"], *promise["public"]):
+        assert said in text
+        assert said in page
+
+
+def test_all_that_is_written_follows_from_noisy_answers(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that know nothing of rows, and then other rows to train with: not one byte changes, also of the report.
+
+    The hashes of files were there once: whoever knows all rows but one can try what that one is.
+    """
+    monkeypatch.setattr(host, "with_noise", blind)
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    kept, _ = hold_out_groups(np.arange(400), HOLDOUT, stream(0, "holdout"))
+    written = []
+    for k in range(2):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        for name in ("east", "north", "west"):
+            head, *rows = (files / f"{name}-bare.csv").read_text().splitlines()
+            for i in kept if k else ():
+                rows[i] = "99,smith,no"
+            (folder / f"{name}-bare.csv").write_text("\n".join([head, *rows]) + "\n")
+        (folder / "schema.toml").write_text(SCHEMA)
+        train(config(folder), folder / "run", workers=0)
+        paths = [path for path in (folder / "run").rglob("*") if path.is_file()]
+        text = str(folder).encode()
+        written.append({str(path.relative_to(folder)): path.read_bytes().replace(text, b"") for path in paths})
+    assert written[0] == written[1]
+    assert {"run/report.html", "run/summary.json", "run/model.safetensors", "run/config.json"} <= written[0].keys()
+
+
+def blind(
+    question: PrivateQuestion, part: Any, points: Points, identity: Simulated, among: bytes = b""
+) -> dict[str, Any]:
+    """Noise alone, in place of an answer with noise."""
+    name = name_of(question, b"", identity.name.encode(), among)
+    return noise_of(b"k" * 32, name, question.deviation, question.shapes)
+
+
+def test_an_estimator_has_nothing_but_what_follows_from_noisy_answers(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "with_noise", blind)
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    found = []
+    for k in range(2):
+        rng = np.random.default_rng(k)
+        x = pd.DataFrame({"age": rng.uniform(0, 100, 300), "job": rng.choice(["nurse", "clerk", "smith"], 300)})
+        model = FFGBClassifier(epsilon=4.0, schema=str(files / "schema.toml"), noise_seed=0, warm_start=True)
+        model.fit(x, np.array(["no", "yes"])[np.arange(300) % 2], clients=np.arange(300) % 3)
+        state = {name: value for name, value in vars(model).items() if name not in ("model_", "_progress", "_stages")}
+        found.append((model.model_.to_bytes(), repr(sorted(state.items())), vars(model)["_progress"].rows))
+    assert found[0] == found[1]
+
+
 def test_the_same_noise_seed_gives_the_same_model_and_another_another(files: Path, result: Result) -> None:
     again, other = (train(config(files, noise_seed=seed), workers=0).model.to_bytes() for seed in (0, 1))
     assert again == result.model.to_bytes()
@@ -136,12 +257,20 @@ def test_a_patient_with_several_rows_costs_more(files: Path) -> None:
         ({"algorithm": "fedavg"}, "fedavg has no private form.*additive"),
         ({"validation": 0.2}, "validation.*cannot be combined with"),
         ({"stop": True}, "scores"),
+        ({"class_weight": "balanced"}, "class.weight.*a row counts at most once"),
+        ({"group": "job"}, "group.*must not depend on others"),
         ({"rounds": 7}, "leave.*rounds.*out"),
     ],
 )
 def test_what_cannot_be_private_is_refused(files: Path, settings: dict[str, Any], why: str) -> None:
     with pytest.raises((FFGBError, SettingError), match=why):
         train(config(files, **settings), workers=0)
+
+
+def test_units_are_refused_where_no_one_counts_their_rows(files: Path) -> None:
+    """The noise would be that of a row, and the promise that of a patient."""
+    with pytest.raises(FFGBError, match=r"unit.*named sets"):
+        train(config(files, data="digits", target=None, unit="patient", unit_rows=2), workers=0)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +286,41 @@ def test_a_schema_that_does_not_fit_is_refused(files: Path, tmp_path: Path, befo
     (tmp_path / "schema.toml").write_text(SCHEMA.replace(before, after))
     with pytest.raises(FFGBError, match=why):
         train(config(files, schema=str(tmp_path / "schema.toml")), workers=0)
+
+
+def test_estimators_are_private(files: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"age": rng.uniform(0, 100, 3000), "job": rng.choice(["nurse", "clerk", "smith"], 3000)})
+    y = x["age"].to_numpy() / 10 + (x["job"] == "smith") * 3
+    schema = tmp_path / "numbers.toml"
+    schema.write_text(
+        SCHEMA.partition("[columns.sick]")[0].replace("sick", "dose") + "[columns.dose]\nbounds = [0, 15]\n"
+    )
+    known = {"epsilon": 4.0, "delta": 1e-6, "noise_seed": 0}
+    numbers = FFGBRegressor(schema=str(schema), **known).fit(x, y, clients=np.arange(3000) % 4)
+    assert numbers.score(x, y) > 0.9
+    classes = FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, clients=np.arange(3000) % 4)
+    assert classes.score(x, y > 6) > 0.9
+    for model in (numbers, classes):
+        promise = json.loads(model.model_.job.algorithm.promise)
+        assert (promise["epsilon"], promise["delta"]) == (4.0, 1e-6)
+    with pytest.raises(ValueError, match="weight"):
+        FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, sample_weight=np.arange(3000.0))
+    with pytest.raises(ValueError, match="schema"):
+        FFGBClassifier(**known).fit(x, y > 6)
+
+
+def test_the_command_line_trains_with_noise(files: Path, tmp_path: Path) -> None:
+    data = [word for name in ("east", "north", "west") for word in ("--data", files / f"{name}-bare.csv")]
+    words = ["train", *data, "--target", "sick", "--schema", files / "schema.toml", "--out", tmp_path / "run", "--json"]
+    done = ffgb(*words, "--epsilon", "2", "--delta", "1e-6", "--workers", "0")
+    assert done.returncode == 0, done.stderr
+    promise = json.loads(done.stdout)["privacy"]
+    assert (promise["epsilon"], promise["delta"]) == (2.0, 1e-6)
+    for epsilon in ("0", "-1", "nan", "1000"):
+        refused = ffgb(*words, "--epsilon", epsilon)
+        assert refused.returncode == 2, refused.stderr
+        assert "epsilon" in refused.stderr
 
 
 def test_settings_of_private_trainings_need_a_budget(files: Path) -> None:

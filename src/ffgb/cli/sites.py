@@ -309,8 +309,8 @@ def ledger(data: Annotated[Path, typer.Option(help="This site's file.")], as_jso
 
 def _private(settings: Mapping[str, Any], rules: Any, data: Path) -> tuple[Any, Any]:
     """How rows are taken in a private training, and the ledger of the file; None for others."""
-    from ffgb.data.files import Bounded
     from ffgb.deployment.site import privacy_ledger
+    from ffgb.runs.private import private_rows
 
     if settings.get("epsilon") is None:
         if rules.epsilon:
@@ -321,7 +321,7 @@ def _private(settings: Mapping[str, Any], rules: Any, data: Path) -> tuple[Any, 
         return None, None
     if not rules.secure:
         raise FFGBError("between sites --epsilon needs secure totals; leave --secure off out")
-    return Bounded(settings.get("unit"), int(settings.get("unit_rows") or 1)), privacy_ledger(data)
+    return private_rows(settings), privacy_ledger(data)
 
 
 def _allow(purse: Any, settings: Mapping[str, Any], rules: Any) -> None:
@@ -338,11 +338,11 @@ def _budget(settings: Mapping[str, Any], rules: Any, purse: Any) -> Any:
 
     delta = settings.get("delta", SETTINGS["delta"].default)
     delta = DELTA if delta == SETTINGS["delta"].default else delta
-    job = Budget(float(settings["epsilon"]), float(delta))
-    purse.most = job.mu
-    if rules.epsilon:
-        return Budget(rules.epsilon, rules.delta)
-    return purse.budget() or job
+    job = Budget(float(settings["epsilon"]), float(delta), int(settings.get("unit_rows") or 1))
+    purse.most, purse.rows = job.mu, job.rows
+    known = Budget(rules.epsilon, rules.delta) if rules.epsilon else purse.budget() or job
+    before = purse.budget() or job
+    return replace(known, rows=max(job.rows, before.rows))
 
 
 def _consented(agreement: Any, home: Any, rules: Any, yes: bool) -> Any:

@@ -29,6 +29,8 @@ FINE = 17
 COARSEST = 2.0**-4
 """Of units: those of numbers that are 1 at most."""
 LARGEST_SUM = 2.0**60
+EXACT = 2**53
+"""Sums of whole numbers below this are exact in float64, so that a row adds to them what it adds, and nothing else."""
 
 
 class PrivateQuestion(Question):
@@ -71,6 +73,11 @@ class PrivateQuestion(Question):
             raise FFGBError(f"a question with noise has too coarse a unit: a deviation is {found} of them")
         return found
 
+    def check_rows(self, rows: int) -> None:
+        """Raise an FFGBError if sums over so many rows might not be exact."""
+        if rows * (math.isqrt(self.square) + 1) >= EXACT:
+            raise FFGBError(f"a question with noise has too fine a unit for {rows} rows")
+
 
 def unit_for(norm: float, mu: float, shares: int) -> float:
     """A unit for rows of this norm, a power of two: fine beside the noise, and coarse enough for whole numbers."""
@@ -88,6 +95,9 @@ def clipped(parts: Array, square: int) -> Array:
            [ 0,  5]])
     """
     longest = math.isqrt(square)
+    if square * max(parts.shape[1], 1) >= 2**62:
+        # a sum of squares would overflow, and a row that is too long would pass; this does not depend on any row
+        raise FFGBError("a question with noise has too fine a unit for so many numbers of a row")
     whole: Array = np.rint(np.clip(np.nan_to_num(parts, nan=0.0, posinf=longest, neginf=-longest), -longest, longest))
     found: Array = whole.astype(np.int64)
     long = np.flatnonzero((found * found).sum(axis=1) > square)

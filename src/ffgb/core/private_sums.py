@@ -267,20 +267,24 @@ class ResidualSums(PrivateQuestion):
 
     def part(self, here: Here) -> Tensors:
         z = here.points.features(self.features)
-        c = len(self.constant)
-        residual, curvature = self.row_values(self._f(z), here.points.y)
+        residual, curvature = self.row_values(self.model_at(z), here.points.y)
         ints = clipped(np.concatenate([residual, self.factor * curvature], axis=1) / self.unit, self.in_block)
-        found = {name: np.zeros(shape) for name, shape in self.shapes.items()}
-        for start, size, code in self.blocks.codes(z):
-            for k in range(c):
-                found["residual"][k, start : start + size] = np.bincount(code, ints[:, k], size)
-                found["curvature"][k, start : start + size] = np.bincount(code, ints[:, c + k], size)
+        found = self.by_cell(z, ints)
         if self.squares:
             of_row = self.squares * np.square(residual).sum(axis=1, keepdims=True) / self.unit
             found["squares"][0] = clipped(of_row, self.in_squares**2).sum()
         return found
 
-    def _f(self, z: Array) -> Array:
+    def by_cell(self, z: Array, ints: Array) -> dict[str, Array]:
+        """Sums over rows, in their cells, of each row's residuals and curvature (n, 2c) as whole numbers."""
+        found, c = {name: np.zeros(shape) for name, shape in self.shapes.items()}, len(self.constant)
+        for start, size, code in self.blocks.codes(z):
+            for k in range(c):
+                found["residual"][k, start : start + size] = np.bincount(code, ints[:, k], size)
+                found["curvature"][k, start : start + size] = np.bincount(code, ints[:, c + k], size)
+        return found
+
+    def model_at(self, z: Array) -> Array:
         """The model at the rows, (n, c)."""
         f = np.tile(self.constant.astype(np.float64), (len(z), 1))
         for start, _, code in self.model.codes(z):

@@ -17,8 +17,9 @@ import numpy as np
 from ffgb.core.survey import Surveyed
 from ffgb.data import Dataset
 from ffgb.data.files import Bounded, Columns, describe_site, label_counts, load_sites, settle
-from ffgb.data.preprocess import RARE, Said, Table
+from ffgb.data.preprocess import NUMBER, RARE, Said, Table
 from ffgb.data.reading import PLAIN, Reading
+from ffgb.data.schema_file import CATEGORY, SchemaFile
 from ffgb.data.survey import Counts, even, surveyed, without_counts
 from ffgb.errors import FFGBError
 from ffgb.features.tables import LEAST
@@ -50,12 +51,14 @@ class Site:
 
     def describe(self) -> Columns:
         """What it knows of its file: how many rows, which classes, and of columns what preprocess.py says."""
-        return describe_site(
+        said = describe_site(
             *(self.path, self.target, self.task),
             categories=self.categories,
             reading=self.reading,
             bounded=self.bounded,
         )
+        schema = self.reading.schema
+        return said if self.bounded is None or schema is None else by_schema(said, schema, self.target)
 
     def labels(self) -> dict[str, int]:
         """Rows of each class; none if the target is a number to predict."""
@@ -170,6 +173,18 @@ class Schema:
             return Schema(**{**made, "table": table})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FFGBError(f"what the sites agreed on cannot be read ({error}); upgrade all sites") from error
+
+
+def by_schema(said: Columns, schema: SchemaFile, target: str | None) -> Columns:
+    """The same with nothing that follows from rows, but how many there are: kinds and classes are those of the schema.
+
+    Whether all values of a column are missing, or those of a target are whole, would tell of a single row.
+    """
+    kinds, rule = schema.kinds, schema.columns.get(target or schema.target or "")
+    columns = {name: Said(kinds.get(name, NUMBER), 0, 0, 0.0, {}) for name in said.columns}
+    if rule is not None and rule.type == CATEGORY:
+        return replace(said, columns=columns, kind="text", classes=tuple(sorted(rule.categories)))
+    return replace(said, columns=columns, kind="numbers", classes=())
 
 
 def tests_of(schema: Schema) -> int:

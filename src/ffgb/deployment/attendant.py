@@ -41,6 +41,7 @@ from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
+from ffgb.files import sha256_of
 from ffgb.hardware import one_blas_thread
 from ffgb.learners.blend import Blend
 from ffgb.learners.catalogue import FAMILIES
@@ -396,6 +397,7 @@ class Attendant:
             return {}, {"needs": "schema"}
         if self.resident is None:
             with self._in_private():
+                self._check_file()
                 self.resident = self.site.move_in(self.schema, int(said["seed"]), self._identity())
         clients = [int(i) for i in said["clients"]]
         question = decode(data["message"], QUESTIONS)
@@ -407,6 +409,15 @@ class Attendant:
         self._log([written_down(data["message"], "in"), *(written_down(a, "out") for a in answers.values())])
         self.say(f"{_when(question)}: {what_leaves(question)}, {sum(map(len, answers.values())):,} bytes sent")
         return {str(i): answer for i, answer in answers.items()}, {}
+
+    def _check_file(self) -> None:
+        """Raise an FFGBError if the privacy ledger is not that of the file as it is now."""
+        purse = None if self.identity is None else self.identity.purse
+        if purse is not None and purse.data != sha256_of(self.site.path):
+            raise FFGBError(
+                f"{self.site.path} has changed since this client was started, and its privacy ledger is that of the "
+                "file as it was; start ffgb client again"
+            )
 
     def _end(self, data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
         """The training is over: the model is kept, if this site took part in it."""

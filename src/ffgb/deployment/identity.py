@@ -61,10 +61,10 @@ class SiteIdentity(Identity):
     def colluders(self) -> int:
         return self.policy.colluders
 
-    def spend(self, what: str, question: bytes, mu: float) -> None:
+    def spend(self, what: str, question: bytes, mu: float, rows: int) -> None:
         if self.purse is None:
             raise FFGBError("the owner of this site has set no privacy budget; nothing is answered with noise")
-        self.purse.spend(what, question, mu)
+        self.purse.spend(what, question, mu, rows)
 
     @property
     def registered(self) -> bytes:

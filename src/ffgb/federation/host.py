@@ -105,7 +105,10 @@ class Host:
 
     def _answer(self, i: int, sending: Sending, masking: Masking | None, digest: bytes) -> Message:
         """A client's answer, under masks where the message says so: they depend on its hash."""
-        if (identity := self.identity(i)).private and (why := without_noise(sending)) is not None:
+        identity = self.identity(i)
+        if identity.private and self.job is None and sending.with_f:
+            return Message("resync", client=i, values={"version": -1})  # as after a restart: no client has a job
+        if identity.private and (why := without_noise(sending)) is not None:
             raise FFGBError(f"nothing leaves this site without noise, and the server asks for {why}")
         if isinstance(sending, Introduce | Roll | Tie | Ties | Prepare | Unmask | Reopen):
             if i not in self.secured:
@@ -113,25 +116,26 @@ class Host:
             return self.secured[i].answer(sending)
         secured = self.secured.get(i)
         if masking is None or i in masking.bare:
-            answer = self._own(i, sending, identity, 1)
+            answer = self._own(i, sending, identity, 1, b"")
             if secured is not None and secured.hides and answer.kind not in OPEN:
                 raise FFGBError("in this run totals are secure, and this client's numbers leave it only under masks")
             return answer
         if secured is None or not secured.knows(masking.run):
             return Message("stranger", client=i)
-        answer = self._own(i, sending, identity, secured.together(masking.run))
+        answer = self._own(i, sending, identity, secured.together(masking.run), secured.among(masking.run))
         if answer.kind in OPEN:
             return answer
         part = self._part(i, sending, answer)
         return secured.hidden(part, sums_of(sending), digest, masking, answer.round)
 
-    def _own(self, i: int, sending: Sending, identity: Identity, answering: int) -> Message:
+    def _own(self, i: int, sending: Sending, identity: Identity, answering: int, among: bytes) -> Message:
         """A client's own answer, with its share of the noise where a question asks for it.
 
-        `answering` are the clients that are in the total, 0 if some may be missing.
+        `answering` are the clients that are in the total, 0 if some may be missing; `among` says who they are.
         """
         if identity.private and isinstance(sending, Setup | Take):
-            return self._silently(i, sending)
+            # Neither is tried on the rows: whether a job or a model fits them, or fails, would tell of one.
+            return Message("ready", client=i)
         if not (isinstance(sending, Asked) and isinstance(sending.question, PrivateQuestion)):
             return self.clients[i].answer(sending)
         question, points = sending.question, self.clients[i].points
@@ -139,15 +143,7 @@ class Host:
         answer = self.clients[i].answer(sending)
         if answer.kind != "part":
             return answer
-        return replace(answer, tensors=with_noise(question, answer.tensors, points, identity))
-
-    def _silently(self, i: int, sending: Sending) -> Message:
-        """What a client says to a job or a model if nothing leaves it without noise: an error could tell of a row."""
-        try:
-            return self.clients[i].answer(sending)
-        except Exception:
-            log.exception("client %d could not take the %s, and keeps that to itself", i, sending.kind)
-            return Message("ready", client=i)
+        return replace(answer, tensors=with_noise(question, answer.tensors, points, identity, among))
 
     def _part(self, i: int, sending: Sending, answer: Message) -> dict[str, Array]:
         """A client's numbers as they are added up under masks."""

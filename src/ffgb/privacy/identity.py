@@ -56,8 +56,11 @@ class Identity(ABC):
     """Rows that one unit of privacy (a patient) has at most, at all sites together."""
 
     @abstractmethod
-    def spend(self, what: str, question: bytes, mu: float) -> None:
-        """Take the price of an answer from this client's budget, once; an FFGBError if not enough is left."""
+    def spend(self, what: str, question: bytes, mu: float, rows: int) -> None:
+        """Take the price of an answer from this client's budget, once; an FFGBError if not enough is left.
+
+        `mu` is the price for so many rows together.
+        """
 
     @abstractmethod
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:
@@ -95,7 +98,7 @@ class Simulated(Identity):
     def colluders(self) -> int:
         return 0
 
-    def spend(self, what: str, question: bytes, mu: float) -> None:
+    def spend(self, what: str, question: bytes, mu: float, rows: int) -> None:
         pass  # the server of a simulation keeps the accounts of all
 
     def verify(self, participant: Participant, signature: bytes, words: bytes) -> None:

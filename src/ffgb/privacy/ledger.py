@@ -4,6 +4,10 @@ Each line is one answer, or one budget that the owner has set, with the hash of 
 changed or removed from the middle is found out.  A line is on the disk before the answer leaves.  No message of a
 server's changes what is there: it can only ask for more answers, which are refused when the budget is spent.  An answer
 that has been paid for may leave again; it is the same answer.
+
+A budget is for all rows of one unit (a patient) together.  An answer that is μ-GDP for r rows is (μ k/r)-GDP for k
+rows, so trainings by row and trainings by unit have one account: all are counted for the largest unit that the owner
+has agreed to.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +38,8 @@ class Budget:
 
     epsilon: float
     delta: float
+    rows: int = 1
+    """Rows of one unit, at most, which it is for together."""
 
     @property
     def mu(self) -> float:
@@ -52,6 +58,13 @@ class Entry:
     time: float
     training: str
     budget: Budget | None = None
+    rows: int = 1
+    """What was paid is for so many rows together."""
+
+    @property
+    def of_a_row(self) -> float:
+        """The μ of one row."""
+        return self.mu / self.rows
 
 
 @final
@@ -61,8 +74,8 @@ class Ledger:
     def __init__(self, file: Path, data: str) -> None:
         """`data` is the hash of the data file."""
         self.file, self.data = file, data
-        self.training, self.most = "", math.inf
-        """The training that answers are for now, and the μ that it may cost."""
+        self.training, self.most, self.rows = "", math.inf, 1
+        """The training that answers are for now, the μ that it may cost, and for how many rows together."""
 
     def entries(self) -> list[Entry]:
         """All lines, checked; an FFGBError if the file is damaged, or is that of other data."""
@@ -72,8 +85,8 @@ class Ledger:
             return self._checked(file)[0]
 
     def spent(self) -> float:
-        """The μ of all answers so far."""
-        return composed(entry.mu for entry in self.entries())
+        """The μ of all answers so far, for one unit."""
+        return _spent(self.entries())
 
     def budget(self) -> Budget | None:
         """The last one that the owner has set."""
@@ -87,8 +100,8 @@ class Ledger:
             if now != budget:
                 self._append(file, last, Entry("budget", "", 0.0, time.time(), "", budget))
 
-    def spend(self, what: str, question: bytes, mu: float) -> None:
-        """Pay for an answer before it leaves; nothing, if it has left before.
+    def spend(self, what: str, question: bytes, mu: float, rows: int = 1) -> None:
+        """Pay for an answer before it leaves, that is μ-GDP for so many rows; nothing, if it has left before.
 
         Raises an FFGBError that names the question if not enough is left.
         """
@@ -99,21 +112,22 @@ class Ledger:
             budget = next((entry.budget for entry in reversed(entries) if entry.budget is not None), None)
             if budget is None:
                 raise FFGBError("the owner of this site has set no privacy budget for this file, and nothing leaves it")
-            before = composed(entry.mu for entry in entries)
-            if composed([before, mu]) > budget.mu * ROOM:
+            unit, before = _unit(entries), _spent(entries)
+            price = unit * mu / rows
+            if composed([before, price]) > budget.mu * ROOM:
                 raise FFGBError(
                     f"{what} would cost more than is left of this site's privacy budget: ε = "
                     f"{epsilon_of(before, budget.delta):.3g} of {budget.epsilon:g} is spent (δ = {budget.delta:g}), "
-                    f"and it would be {epsilon_of(composed([before, mu]), budget.delta):.3g}; its owner sees more "
+                    f"and it would be {epsilon_of(composed([before, price]), budget.delta):.3g}; its owner sees more "
                     "with: ffgb client ledger"
                 )
-            here = composed(entry.mu for entry in entries if entry.training == self.training)
-            if composed([here, mu]) > self.most * ROOM:
+            here = composed(unit * entry.of_a_row for entry in entries if entry.training == self.training)
+            if composed([here, price]) > self.most * unit / self.rows * ROOM:
                 raise FFGBError(
                     f"{what} would cost more than this site has agreed to for one training "
                     f"(ε = {epsilon_of(self.most, budget.delta):.3g})"
                 )
-            self._append(file, last, Entry(what, name, mu, time.time(), self.training))
+            self._append(file, last, Entry(what, name, mu, time.time(), self.training, rows=rows))
 
     @contextmanager
     def _open(self) -> Iterator[tuple[IO[str], list[Entry], str]]:
@@ -134,8 +148,8 @@ class Ledger:
             yield file, entries, last
 
     def _append(self, file: IO[str], last: str, entry: Entry) -> None:
-        budget = None if entry.budget is None else [entry.budget.epsilon, entry.budget.delta]
-        line = {"what": entry.what, "question": entry.question, "mu": entry.mu, "time": entry.time}
+        budget = None if entry.budget is None else [entry.budget.epsilon, entry.budget.delta, entry.budget.rows]
+        line = {"what": entry.what, "question": entry.question, "mu": entry.mu, "rows": entry.rows, "time": entry.time}
         self._write(file, {**line, "training": entry.training, "budget": budget, "before": last})
 
     def _write(self, file: IO[str], line: Mapping[str, Any]) -> str:
@@ -176,9 +190,9 @@ class Ledger:
 
 
 def _entry(line: Mapping[str, Any]) -> Entry:
-    budget = line["budget"]
+    budget, rows = line["budget"], int(line.get("rows", 1))
     mu = float(line["mu"])
-    if not 0.0 <= mu < 1e6:
+    if not 0.0 <= mu < 1e6 or rows < 1:
         raise ValueError("a cost that cannot be")
     return Entry(
         str(line["what"]),
@@ -186,8 +200,19 @@ def _entry(line: Mapping[str, Any]) -> Entry:
         mu,
         float(line["time"]),
         str(line["training"]),
-        None if budget is None else Budget(float(budget[0]), float(budget[1])),
+        None if budget is None else Budget(float(budget[0]), float(budget[1]), *map(int, budget[2:])),
+        rows,
     )
+
+
+def _unit(entries: Sequence[Entry]) -> int:
+    """Rows of the largest unit that the owner has agreed to."""
+    return max((entry.budget.rows for entry in entries if entry.budget is not None), default=1)
+
+
+def _spent(entries: Sequence[Entry]) -> float:
+    """The μ of these answers, for one unit."""
+    return _unit(entries) * composed(entry.of_a_row for entry in entries)
 
 
 def _settle(folder: Path) -> None:
@@ -201,15 +226,15 @@ def _settle(folder: Path) -> None:
 
 def in_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """A ledger as a table: what was spent on what."""
-    rows, so_far, delta = list[dict[str, Any]](), list[float](), 1e-5
+    rows, so_far, delta = list[dict[str, Any]](), list[Entry](), 1e-5
     for entry in ledger.entries():
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
-        so_far.append(entry.mu)
+        so_far.append(entry)
         if entry.budget is None:
-            spent = f"{epsilon_of(composed(so_far), delta):.4g}"
+            spent = f"{epsilon_of(_spent(so_far), delta):.4g}"
             rows.append({"when": when, "what": entry.what, "μ": f"{entry.mu:.4g}", "ε so far": spent})
         else:
-            delta = entry.budget.delta
-            what = f"budget: ε = {entry.budget.epsilon:g}, δ = {delta:g}"
+            delta, of = entry.budget.delta, entry.budget.rows
+            what = f"budget: ε = {entry.budget.epsilon:g}, δ = {delta:g}" + (f", {of} rows together" if of > 1 else "")
             rows.append({"when": when, "what": what, "μ": "", "ε so far": ""})
     return rows

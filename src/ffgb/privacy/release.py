@@ -28,13 +28,16 @@ from ffgb.protocol.messages import Asked, Setup, Take
 from ffgb.protocol.sending import Sending
 
 
-def name_of(question: PrivateQuestion, rows: bytes, secret: bytes) -> bytes:
-    """By what an answer is known again: all that it depends on, the secret that its noise comes from among it."""
+def name_of(question: PrivateQuestion, rows: bytes, secret: bytes, among: bytes = b"") -> bytes:
+    """By what an answer is known again: all that it depends on, the secret that its noise comes from among it.
+
+    `among` says whose noise is in the total besides.  Totals of the same question over other clients have other noise:
+    with the same, their difference would have that of one client alone.
+    """
     recipe, arrays = describe(question)
     content = encode(Message("noise", values={"recipe": recipe}, tensors=arrays))
-    return hashlib.sha256(
-        b"ffgb private answer" + hashlib.sha256(content).digest() + rows + hashlib.sha256(secret).digest()
-    ).digest()
+    parts = [hashlib.sha256(content).digest(), rows, hashlib.sha256(secret).digest(), hashlib.sha256(among).digest()]
+    return hashlib.sha256(b"ffgb private answer" + b"".join(parts)).digest()
 
 
 def digest_of_rows(points: Points) -> bytes:
@@ -70,6 +73,7 @@ def check_question(question: PrivateQuestion, points: Points, answering: int, id
         )
     if question.deviation > LARGEST_DEVIATION:
         raise FFGBError("a question with noise has too fine a unit")
+    question.check_rows(len(points))
     if (features := getattr(question, "features", None)) is not None:
         _check_bins(features, question)
     if points.weights is not None:
@@ -96,11 +100,16 @@ def _check_bins(features: object, question: PrivateQuestion) -> None:
             raise FFGBError("a question with noise is about a model that cannot be")
 
 
-def with_noise(question: PrivateQuestion, part: Tensors, points: Points, identity: Identity) -> dict[str, Array]:
-    """A client's part as it leaves: paid for, and with its share of the noise."""
+def with_noise(
+    question: PrivateQuestion, part: Tensors, points: Points, identity: Identity, among: bytes = b""
+) -> dict[str, Array]:
+    """A client's part as it leaves: paid for, and with its share of the noise.
+
+    `among` are the clients of the total (`Secured.among`); empty: this one alone.
+    """
     secret = identity.secret(b"ffgb noise")
-    name = name_of(question, digest_of_rows(points), secret)
-    identity.spend(question.what, name, question.mu)
+    name = name_of(question, digest_of_rows(points), secret, among)
+    identity.spend(question.what, name, question.mu, question.rows)
     noise = noise_of(secret, name, question.deviation, question.shapes)
     return {key: (array + noise[key]).astype(array.dtype) for key, array in part.items()}
 

@@ -83,6 +83,13 @@ class Secured:
         _, group, _ = self._group(self._introductions[run])
         return 0 if group.threshold else len(group.names)
 
+    def among(self, run: str) -> bytes:
+        """Who they are: the same for the same participants, in whatever run and order."""
+        _, group, _ = self._group(self._introductions[run])
+        pairs = sorted(zip(group.names, group.registered, strict=True))
+        words = [text.encode() for pair in pairs for text in pair]
+        return hashlib.sha256(b"".join(len(word).to_bytes(4, "big") + word for word in words)).digest()
+
     def answer(self, sending: Introduce | Roll | Tie | Ties | Prepare | Unmask | Reopen) -> Message:
         match sending:
             case Introduce():

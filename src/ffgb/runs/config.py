@@ -28,12 +28,11 @@ from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.core.losses import LOSSES
 from ffgb.data import SOURCES, Dataset, load, load_sites
 from ffgb.data.class_weights import weighted_by_class
-from ffgb.data.files import Bounded
 from ffgb.data.reading import Reading
 from ffgb.errors import FFGBError, SettingError, command, option
 from ffgb.learners.catalogue import FAMILIES, LEARNERS
 from ffgb.runs.choose_learner import AUTO
-from ffgb.runs.private import Agreed, private_schema
+from ffgb.runs.private import Agreed, is_private, private_rows, private_schema
 from ffgb.runs.resolve import algorithm_class, resolved
 from ffgb.runs.starting import SETTINGS as STARTING
 from ffgb.runs.starting import starting_file, starting_model
@@ -194,9 +193,13 @@ class _Config:
         return {**dataclasses.asdict(self), **plan, "sha256": self.fingerprints(), "versions": versions}
 
     def fingerprints(self: Any) -> dict[str, str]:
-        """Of the files that it was trained on, and of the model that it started from."""
+        """Of the files that it was trained on, and of the model that it started from.
+
+        Not of the files of a private training: whoever knows all rows but one could try what that one is.
+        """
         # published sets are checked against their own sums when they are loaded
-        files = [*(self.data if self.files else ()), *filter(None, [starting_file(self), self.schema])]
+        data = self.data if self.files and not is_private(self) else ()
+        files = [*data, *filter(None, [starting_file(self), self.schema])]
         try:
             return {str(file): hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
         except OSError as error:
@@ -265,7 +268,7 @@ def load_data(config: Config) -> Dataset:
             task=task or agreed.task,
             classes=agreed.classes,
             table=agreed.table,
-            bounded=None if schema is None else Bounded(config.unit, config.unit_rows or 1),
+            bounded=private_rows(vars(config)),
             categories=config.categories,
             rare=config.rare,
             least=config.least,

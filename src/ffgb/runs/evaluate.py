@@ -23,6 +23,7 @@ from ffgb.runs.conformal import columns as columns_of
 from ffgb.runs.directory import Run
 from ffgb.runs.fit import HeldOut, fit
 from ffgb.runs.model import Model
+from ffgb.runs.private import private_rows
 
 log = logging.getLogger("ffgb")
 
@@ -88,6 +89,7 @@ def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) 
             exposure=config.get("exposure"),
             group=config.get("group") if path in known else None,
             reading=Reading.of(config).of_values,
+            bounded=private_rows(config) if path in known else None,
         )
         if path not in known:
             parts.append((data.x, data.y, data.weights))
@@ -105,7 +107,11 @@ def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) 
 
 
 def trained_on(run: Run, paths: Sequence[Path]) -> set[Path]:
-    """Those of these files that a run was trained on, known by their content."""
+    """Those of these files that a run was trained on, known by their content; of a private training by their names."""
+    if run.config.get("epsilon") is not None:
+        named = {Path(name).resolve() for name in run.config.get("data") or ()}
+        if named & {path.resolve() for path in paths}:
+            return {path for path in paths if path.resolve() in named}
     known = set((run.config.get("sha256") or {}).values())
     return {path for path in paths if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in known}
 

@@ -23,6 +23,7 @@ from ffgb.core.geometry import Geometry
 from ffgb.core.questions import Ask
 from ffgb.data import Dataset
 from ffgb.data.dataset import REGRESSION
+from ffgb.data.files import Bounded
 from ffgb.data.preprocess import Column, Table
 from ffgb.data.schema_file import CATEGORY, DATE, SchemaFile
 from ffgb.errors import FFGBError, command, option
@@ -33,13 +34,26 @@ from ffgb.privacy.masks import FEWEST
 from ffgb.protocol.job import Target
 
 LOSSES = {"logistic": "binary", "cross-entropy": "classes", "square": "numbers"}
-IDLE = ("validation", "distill", "start", "weights", "exposure", "largest_weight", "monotone", "augment")
+IDLE = (
+    "validation",
+    "distill",
+    "start",
+    "weights",
+    "exposure",
+    "class_weight",
+    "largest_weight",
+    "group",
+    "monotone",
+    "augment",
+)
 """Settings that a private training has no use for, or cannot keep private."""
 WHY: Mapping[str, str] = {
     "validation": "scores of held-out rows would be one more answer without noise",
     "start": "the model to start from may know the rows already",
     "weights": "a row counts at most once, whatever it weighs",
     "exposure": "a row counts at most once, whatever it weighs",
+    "class_weight": "a row counts at most once, whatever it weighs",
+    "group": "whether a row is held out must not depend on others",
 }
 DELTA = 1e-5
 REFUSED = "the additive learner is the private one"
@@ -84,6 +98,11 @@ def with_privacy(config: Any) -> Any:
             f"with {option('unit')} say how many rows one unit has at most, at all sites together: "
             f"{option('unit_rows', 'M')}"
         )
+    if config.unit is not None and not config.files and tuple(config.data) != ("sites",):
+        raise FFGBError(
+            f"{option('unit')} names a column of files, by which each site leaves out rows beyond "
+            f"{option('unit_rows')}; it is not for named sets"
+        )
     return dataclasses.replace(config, learner=learner, delta=delta, rounds=1, stop=False)
 
 
@@ -117,6 +136,13 @@ def private_schema(config: Any) -> Agreed | None:
     schema = schema_of(config)
     classes = private_classes(schema, config.target, config.task)
     return Agreed(private_table(schema, config.target, config.unit), classes, None if classes else REGRESSION)
+
+
+def private_rows(config: Mapping[str, Any]) -> Bounded | None:
+    """How a private training takes rows, by its settings; None if it is none."""
+    if config.get("epsilon") is None:
+        return None
+    return Bounded(config.get("unit"), int(config.get("unit_rows") or 1))
 
 
 def schema_of(config: Any) -> SchemaFile:
@@ -270,7 +296,11 @@ def promise(config: Any, dataset: Dataset) -> dict[str, Any]:
         **(
             {} if config.noise_seed is None else {"warning": "the noise follows from noise_seed: for experiments alone"}
         ),
-        "public": ["bounds and categories of the schema", "the number of rows"],
+        "public": [
+            "bounds and categories of the schema",
+            *(["which classes there are"] if dataset.classes else []),
+            "the number of rows",
+        ],
         "not_covered": "scores of held-out rows, which are no part of the training",
     }
 

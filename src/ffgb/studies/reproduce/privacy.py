@@ -6,7 +6,8 @@ was there.  From its errors (Clopper and Pearson, 95 %) follows a least μ, and 
 with many canaries, each there by a coin; the most and the least likely ones are guessed (Steinke, Nasr and Jagielski,
 2023).
 
-`without clips` is a training whose clients do not shorten the canary's contribution: the audit must notice that.
+The canary of a training for numbers has a target that is far beyond the bounds.  `without clips` is the same training
+by clients that count it as it is, and nothing else is changed: the audit must notice that.
 """
 
 from __future__ import annotations
@@ -39,10 +40,8 @@ CANARIES = {"full": 200, "small": 40}
 DELTA = 1e-5
 CLIENTS = 3
 SURE = 0.95
-FAR = 1e3
-"""What contributions may be without clips, in units of their bounds."""
-TIMES = 20.0
-"""How much larger curvature is there."""
+FAR = 30.0
+"""The target of a canary, in units of the bounds."""
 CASES: Mapping[str, tuple[Kind, int, float, bool]] = {
     "two classes, few rows, ε = 1": ("binary", 300, 1.0, True),
     "two classes, few rows, ε = 4": ("binary", 300, 4.0, True),
@@ -74,7 +73,7 @@ class Table:
     def surprising(self, kind: Kind) -> Array:
         """The targets that a model expects least."""
         unlikely = self.x @ np.array([2.0, 1.0]) < 0.0
-        return unlikely.astype(np.int64) if kind == "binary" else np.where(unlikely, 1.0, -1.0)
+        return unlikely.astype(np.int64) if kind == "binary" else np.where(unlikely, FAR, -FAR)
 
 
 def trained(kind: Kind, base: Table, canaries: Table, there: Array, epsilon: float, run: int, clips: bool) -> Array:
@@ -87,13 +86,12 @@ def trained(kind: Kind, base: Table, canaries: Table, there: Array, epsilon: flo
     def ask(question: Any) -> Any:
         if isinstance(question, ColumnCounts) and "counts" in known:
             return known["counts"]
-        asked = question if clips else without_clips(question)
         total: dict[str, Array] = {}
         for i, points in enumerate(clients):
-            own = to_integers(asked.part(Here(points, 1.0)), question.sums)
+            own = to_integers(part_of(question, points, clips), question.sums)
             noisy = with_noise(question, own, points, Simulated(f"audit {run} {i}"))
             total = {name: total.get(name, 0) + array for name, array in noisy.items()}
-        ratios[:] += _ratios(asked, question.deviation * math.sqrt(CLIENTS), total, base, canaries)
+        ratios[:] += _ratios(question, total, base, canaries, clips)
         found = question.total({name: array.astype(np.float64) for name, array in total.items()})
         if isinstance(question, ColumnCounts):
             known["counts"] = found
@@ -103,24 +101,28 @@ def trained(kind: Kind, base: Table, canaries: Table, there: Array, epsilon: flo
     return ratios
 
 
-def without_clips(question: PrivateQuestion) -> PrivateQuestion:
-    """The same with contributions that are not bounded, and larger than allowed; the noise stays as it was."""
-    if not isinstance(question, ResidualSums):
-        return question
-    larger = TIMES * question.factor * question.reach / FAR
-    return replace(question, reach=FAR, factor=larger, norm=FAR * question.norm)
+def part_of(question: PrivateQuestion, points: Points, clips: bool) -> Mapping[str, Array]:
+    """What a client adds; without clips, targets beyond their bounds and their residuals count as they are."""
+    if clips or not isinstance(question, ResidualSums):
+        return question.part(Here(points, 1.0))
+    z = points.features(question.features)
+    residual = question.model_at(z) - (points.y[:, None] - question.centre) / question.scale
+    whole = np.concatenate([residual, np.full(residual.shape, question.factor * question.reach)], axis=1)
+    found = question.by_cell(z, np.rint(whole / question.unit))
+    if question.squares:
+        found["squares"][0] = np.rint(question.squares * np.square(residual) / question.unit).sum()
+    return found
 
 
-def _ratios(
-    asked: PrivateQuestion, deviation: float, total: Mapping[str, Array], base: Table, canaries: Table
-) -> Array:
+def _ratios(question: PrivateQuestion, total: Mapping[str, Array], base: Table, canaries: Table, clips: bool) -> Array:
     """Of each canary: how much more likely the totals are with it than with the known rows alone."""
-    rest = asked.part(Here(Points(0, base.x, base.y), 1.0))
+    variance = CLIENTS * float(question.deviation) ** 2
+    rest = part_of(question, Points(0, base.x, base.y), clips)
     left = {name: array - rest[name] for name, array in total.items()}
     found = np.zeros(len(canaries.y))
     for k in range(len(found)):
-        own = asked.part(Here(Points(0, canaries.x[k : k + 1], canaries.y[k : k + 1]), 1.0))
-        found[k] = sum(float(np.sum(u * (left[name] - 0.5 * u))) for name, u in own.items()) / deviation**2
+        own = part_of(question, Points(0, canaries.x[k : k + 1], canaries.y[k : k + 1]), clips)
+        found[k] = sum(float(np.sum(u * (left[name] - 0.5 * u))) for name, u in own.items()) / variance
     return found
 
 
