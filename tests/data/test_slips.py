@@ -43,7 +43,7 @@ def clean() -> pd.DataFrame:
 
 def rows(frame: pd.DataFrame, write: Callable[[str, Any], str], sep: str = ",") -> list[str]:
     """The lines of a file, each cell as it is to be written."""
-    body = [sep.join(write(name, value) for name, value in row.items()) for row in frame.to_dict("records")]
+    body = [sep.join(write(str(name), value) for name, value in row.items()) for row in frame.to_dict("records")]
     return [sep.join(map(str, frame.columns)), *body]
 
 
@@ -156,11 +156,11 @@ def test_workbooks(tmp_path: Path, expected: Dataset) -> None:
 
 
 def test_merged_cells(tmp_path: Path) -> None:
-    lines = [["ward", "age", "y"], *[["A" if i == 0 else None, 30 + i, i % 2] for i in range(8)]]
+    lines: list[list[Any]] = [["ward", "age", "y"], *[["A" if i == 0 else None, 30 + i, i % 2] for i in range(8)]]
     with pytest.raises(FFGBError, match=r"merged cells, A2:A5, of which only the first has the value; unmerge"):
         load_sites([excel(tmp_path / "a.xlsx", lines, "A2:A5")], "y")
-    title = [["Export 2020", None, None], ["ward", "age", "y"], *lines[1:]]
-    with pytest.raises(FFGBError, match="it may be a second header or the units|has no name"):
+    title: list[list[Any]] = [["Export 2020", None, None], ["ward", "age", "y"], *lines[1:]]
+    with pytest.raises(FFGBError, match=r"it may be a second header or the units|has no name"):
         load_sites([excel(tmp_path / "b.xlsx", title, "A1:C1")], "y")
 
 
@@ -210,13 +210,15 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "below the limit of detection": (
         lines_of("a,y", *many("<0.01,{k}"), *many("0.{j},{k}")), r"has '<0.01' in row 1, a number with something"),
     "percent in the target": (lines_of("a,y", *many("{i},{j}%")), r"column 'y' has '1%' .* --task classification"),
-    "a long number": (lines_of("id,y", *many("12345678901234{j:03},{k}")), r"more digits .* --drop, or .* --categories"),
+    "a long number": (
+        lines_of("id,y", *many("12345678901234{j:03},{k}")), r"more digits .* --drop, or .* --categories"),
     "a long number and blanks": (
         lines_of("id,b,y", ",1,0", *many("12345678901234{j:03},{i},{k}")), r"in row 2, with more digits"),
     "thousands that may be decimals": (
-        lines_of("a;b;y", *many("{j},5;1,5;{k}"), "1.250;1,5;0"), r"'1\.250' in row 26, where decimals .* --decimal$"),
+        lines_of("a;b;y", *many("{j},5;1,5;{k}"), "1.250;1,5;0"),
+        r"'1\.250' in row 26, where decimals .* --decimal$"),
     "two ways of writing thousands": (
-        lines_of("a;y", "1.250,5;0", *many("{j},5;{k}"), "1,250.5;1"), r"text where numbers belong, '1\.250,5' in row 1"),
+        lines_of("a;y", "1.250,5;0", *many("{j},5;{k}"), "1,250.5;1"), r"text where numbers belong, '1\.250,5'"),
     "a quotation mark": ('a,note,y\n1,"open,0\n2,ok,1\n', r"has a quotation mark that is never closed; remove it"),
     "marks at the ends of rows": (lines_of("a;y", "1;0;", "2;1;"), r"remove the mark at the end of each row"),
     "a long row, late": (lines_of("a,y", *many("{i},{k}"), "1,2,3"), r"has 3 values in row 26 and 2 names"),
