@@ -45,48 +45,72 @@ WORDS: Mapping[str, str] = {
     "increment": "a model that was fitted to the rows of this site alone",
 }
 """What leaves a site, as people say it."""
+OTHER: Mapping[str, str] = {
+    "who is here": "who this site is, and its columns",
+    "key": "this site's key for masks",
+    "tied": "this site's key for masks with the others",
+    "ready": "that it is ready",
+    "question FileCounts": "numbers of rows and of missing values",
+    "question FileSums": "sums of columns",
+    "question NameCounts": "how many rows have each class and category, by hashes of their names",
+    "question NamesIn": "names of its classes and common categories",
+}
+"""What leaves besides what its owner agreed to in words."""
+
+
+def called(what: str) -> str:
+    """What leaves a site in words, if there are any, and else its own name.
+
+    >>> called("report"), called("question NotKnown")
+    ('sums of error and score', 'question NotKnown')
+    """
+    kind = what.partition(",")[0]
+    return WORDS.get(kind) or OTHER.get(kind) or shown(what)
 
 
 def in_words(
     said: Columns, agreement: Agreement, once: Sequence[Sent], each: Sequence[Sent], policy: Policy
 ) -> list[str]:
     """Sentences for someone who must allow it, and does not write programs."""
-    rows = f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more to measure with."
+    alone = any(one.what.startswith("increment") for one in (*once, *each))
+    told = "It tells the server the names of its columns, whether they hold numbers or text"
+    counts = (
+        "its numbers of rows and of missing values, its sums of columns, and the rows of its classes and categories"
+    )
     if policy.secure:
-        first = (
-            "It tells the server the names of its columns, whether they hold numbers or text, and whether it holds out "
-            "rows; nothing that is counted over its rows.  Under masks it adds its numbers of rows and of missing "
-            "values, its sums of columns, and the rows of its classes and categories.  It adds the name of a category "
-            "only if enough rows of all sites together have it."
-        )
         sums = (
-            "All sums leave it under masks.  The server learns the sums over the rows of all sites together, and not "
-            "those of this site alone, unless other sites help it.  Rows never leave it."
+            "Rows never leave this site.  Sums over its rows do.  All sums leave it under masks: random numbers that "
+            "cancel when the sums of all sites are added.  The server learns the sums over the rows of all sites "
+            "together, and not those of this site alone, unless other sites help it."
         )
-        if any(one.what.startswith("increment") for one in (*once, *each)):
+        if alone:
             sums = (
                 "A model of this site alone is no sum, and masks cannot hide it.  This site will refuse to send it: "
                 "its rules want masks (secure = true)."
             )
-    else:
         first = (
-            "It tells the server the names of its columns, whether they hold numbers or text, its numbers of rows and "
-            "of missing values, its sums of columns, and the rows of its classes and categories.  It tells the name of "
-            "a category only if enough rows of all sites together have it."
+            f"{told}, and whether it holds out rows; nothing that is counted over its rows.  Under masks it adds "
+            f"{counts}.  It adds the name of a category only if enough rows of all sites together have it."
         )
+    else:
         sums = (
-            "Sums leave it WITHOUT masks: the server sees the sums of this site alone, and can compute rows from them "
-            "(docs/what-leaves.md)."
+            "The file stays here, and sums over its rows leave this site.  Sums leave it WITHOUT masks: the server "
+            "sees the sums of this site alone, and can compute rows from them (docs/what-leaves.md)."
         )
+        first = f"{told}, {counts}.  It tells the name of a category only if enough rows of all sites together have it."
+    before, rounds = _listed(once), _listed(each)
+    feature = "feature" in before + rounds
     return [
-        rows,
-        first,
-        f"Before training it sends {_listed(once)}.",
-        f"In each of up to {agreement.exchanges} rounds it sends {_listed(each)}.",
         sums,
+        f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more to measure with.",
+        first,
+        f"Before training it sends {before}.",
+        f"In each of up to {agreement.exchanges} rounds it sends {rounds}.",
+        *(["A feature is a number that is computed from the columns of a row."] if feature else []),
         f"That is about {agreement.bytes / 1e6:,.1f} million bytes in all.  With the columns and classes of all sites "
         "together it may be more.",
-        "The trained model is known to all, and says something about the rows it was trained on, as every model does.",
+        "All sites and the server get the trained model.  It says something about the rows it was trained on, as every "
+        "model does.",
     ]
 
 

@@ -35,6 +35,8 @@ LOOK = 0.5
 WAIT = 600.0
 """Seconds that a question who is there waits for its node."""
 REST = 10.0
+NEWS = {"news": True}
+"""Of a line of the log that tells what happens: nothing is refused."""
 START = 300.0
 """Seconds that a simulation has to start."""
 FOREVER = 7 * 24 * 3600.0
@@ -309,7 +311,7 @@ def _replies(grid: Counted, asked: dict[str, tuple[int, str]]) -> Iterator[tuple
         if message is None:
             log.warning("a node could not say who it is: it sent what is no message")
         elif node is not None and message.has_error():
-            log.warning("a site went away before it said who it is; it is asked again when it is back")
+            log.info("a site went away before it said who it is; it is asked again when it is back")
         elif node is not None:
             yield node, message.content
     nodes = grid.nodes()
@@ -332,7 +334,7 @@ def _who_answered(
             if "failed" in said:
                 raise FFGBError(str(said["failed"]))
             if "waiting" in said:  # it comes back when its owner has agreed
-                log.warning("%s: its owner reads the job", shown((keys or {}).get(node, "a site")))
+                log.warning("%s: its owner reads the job", shown((keys or {}).get(node, "a site")), extra=NEWS)
                 continue
             name, columns = met(data["hello"])
         except (FFGBError, KeyError) as error:
