@@ -131,12 +131,13 @@ def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
 
 
 def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
-    rules = 'least_sites = 5\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
-    rules += '[participants]\nnorth = "0c1d"\n'
+    rules = 'least_sites = 3\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
+    mark = ":".join(["0c1d"] * 8)
+    rules += f'[participants]\nnorth = "{mark}"\nwest = "{mark}"\n'
     (sites / "policy.toml").write_text(rules)
     said = words_of(sites, "--policy", "policy.toml")
-    assert "sums over at least 5 sites" in said
-    assert "may only be north, with the keys in the policy" in said
+    assert "sums over at least 3 sites" in said
+    assert "may only be north, west, with the keys in the policy" in said
     assert "The server is not trusted: more than two thirds must be in it." in said
     assert "It takes part in up to 1 trainings" in said
     assert "It never answers GramOf." in said
@@ -149,7 +150,7 @@ def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
         ('secure = "yes"\n', "secure is true or false, not 'yes'"),
         ("colour = 3\n", "has 'colour', which is no rule"),
         ("least_sites = 2\n", "of two sites each knows the other's part"),
-        ("refuse = [3]\n", "refuse and participants are names"),
+        ("refuse = [3]\n", "refuse has 3, which is no kind of question; kinds are"),
         ("trainings = 1.5\n", "trainings is a whole number, not 1.5"),
         ("secure = \n", "cannot be read as TOML"),
     ],

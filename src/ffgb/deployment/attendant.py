@@ -35,10 +35,10 @@ from ffgb.deployment.agreement import (
     merged,
 )
 from ffgb.deployment.board import SiteBoard
-from ffgb.deployment.consent import called
 from ffgb.deployment.identity import SiteIdentity
 from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.policy import Policy
+from ffgb.deployment.words import called
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
@@ -638,7 +638,7 @@ class Attendant:
         if self._failing and question.kind not in MASKING:
             return FAILING
         if what_leaves(question).removeprefix("question ") in self.refused:
-            return f"{what_leaves(question)}: --no-shared-geometry"
+            return f"{what_leaves(question)}: --no-shared-geometry, or refuse in its policy"
         if self.private is not None:
             return None  # nothing leaves without noise (federation/host.py), and what noise costs is in the ledger
         return None if self.terms is None else self.terms.refuses(question)

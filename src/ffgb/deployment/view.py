@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ffgb.deployment.consent import called
+from ffgb.deployment.words import called
 from ffgb.protocol.codec import LETTERS
 from ffgb.report.axes import axis_for
 from ffgb.report.curves import Curve, plot
