@@ -78,7 +78,7 @@ def test_wrong_settings(tmp_path: Path, name: str) -> None:
         (f'least_sites = 5\n[participants]\nwest = "{MARK}"\n', "line 2: participants names 1 other sites, and least"),
         (
             '\nrefuse = ["Gram"]\n',
-            r"line 2: refuse has 'Gram', .* \(did you mean 'GramOf'\?\); kinds are CategoryCounts",
+            r"line 2: refuse has 'Gram', .* \(did you mean 'GramOf'\?\); kinds are BelowEdges",
         ),
         ('refuse = "GramOf"\n', "line 1: refuse is a list of names, not 'GramOf'"),
         ("delta = 2\n", "line 1: delta is a number from 0 below 1, not 2"),
