@@ -16,7 +16,7 @@ LARGEST = 2**20
 """Bytes of a file that a person writes."""
 _KEY = re.compile(r"""\s*("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_.-]+)\s*=""")
 _TABLE = re.compile(
-    r"""\s*\[\s*("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(?:\s*\.\s*("[^"\n]*"|'[^'\n]*'|[^\]]+?))?\s*\]\s*(#.*)?"""
+    r"""\s*\[?\[\s*("[^"\n]*"|'[^'\n]*'|[A-Za-z0-9_-]+)(?:\s*\.\s*("[^"\n]*"|'[^'\n]*'|[^\]]+?))?\s*\]\]?\s*(#.*)?"""
 )
 _BARE = re.compile(r"\s*[A-Za-z0-9_.-]+\s*=\s*(?!true\b|false\b|inf\b|nan\b)[A-Za-z/]")
 
@@ -86,7 +86,9 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
             for n in range(1, len(table) + 1):
                 found.setdefault(table[:n], i + 1)
         elif (key := _KEY.match(line)) is not None:
-            found.setdefault((*table, _plain(key[1])), i + 1)
+            own = (_plain(key[1]),) if key[1][0] in "\"'" else tuple(map(_plain, key[1].split(".")))
+            for n in range(1, len(own) + 1):
+                found.setdefault((*table, *own[:n]), i + 1)
     return found
 
 

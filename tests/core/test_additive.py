@@ -8,7 +8,18 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from ffgb.core import additive
-from ffgb.core.additive import FIRST_SCALE, FLAT, Column, Prior, Sums, conjugate, corrected, independent, of_means, posterior
+from ffgb.core.additive import (
+    FIRST_SCALE,
+    FLAT,
+    Column,
+    Prior,
+    Sums,
+    conjugate,
+    corrected,
+    independent,
+    of_means,
+    posterior,
+)
 
 Array = np.ndarray
 

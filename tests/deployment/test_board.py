@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ffgb.deployment import board as board_file
+from ffgb.deployment import view
 from ffgb.deployment.board import ARRAYS, ENTRIES, EVENTS, OTHERS, SITES, ServerBoard, SiteBoard
 from ffgb.protocol.codec import LETTERS
 from ffgb.report.past import POINTS
@@ -231,3 +232,24 @@ def test_what_a_terminal_would_obey_is_not_kept() -> None:
     assert name == "?[2Jsite?"
     assert board.snapshot()["refusals"][0]["text"] == "one two?"
     assert all(text.isprintable() for text in texts(board))
+
+
+def test_news_is_no_refusal() -> None:
+    board = ServerBoard("run", 3)
+    board.event("north: its owner reads the job")
+    now = board.snapshot()
+    assert now["refusals"] == []
+    assert now["events"][-1]["text"] == "north: its owner reads the job"
+    shown = view.body("server", now)
+    assert "Nothing was refused." in shown
+    assert "its owner reads the job" in shown.partition("What happened")[2]
+
+
+def test_pages_say_in_words_what_left_and_what_was_asked() -> None:
+    site, server = SiteBoard("north", "h:1"), ServerBoard("run", 3)
+    site.left("question GramOf", "set up", [("gram", "float64", (6,))], 1234)
+    site.asked("question GramOf", "set up", 12)
+    server.asked("question GramOf", 3, 10, 20)
+    words = "sums of products of two features <code>question GramOf</code>"
+    assert view.body("site", site.snapshot()).count(words) == 2
+    assert view.body("server", server.snapshot()).count(words) == 1

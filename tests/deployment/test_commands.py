@@ -42,7 +42,7 @@ OWN = (*CLIENT, "--config", "run.toml", "--secure", "off")
         ((*CLIENT, "--server", "x"), "--server is HOST:PORT"),
         ((*CLIENT, "--server", "x:1"), "this site has not joined x:1"),
         ((*CLIENT, "--join", "hello"), "this is no invitation"),
-        ((*CLIENT, "--join", "run.toml"), "run.toml is a file; give what is in it: --join - < run.toml"),
+        ((*CLIENT, "--join", "run.toml"), "this is no invitation"),
         ((*CLIENT, "--join", "-"), "the invitation is empty"),
         (
             (*CLIENT, "--server", "joined.org:1", "--name", "south"),
@@ -112,7 +112,8 @@ def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
     said = words_of(sites, *FEATURES)
     assert "Under masks it adds its numbers of rows and of missing values" in said
     assert "sums of products of two features" in said
-    assert "All sums leave it under masks." in said
+    assert "Rows never leave this site." in said
+    assert "All sums leave it under masks: random numbers that cancel" in said
     assert "Every site must be in every total." in said
     assert "The other participants are shown with the fingerprints of their keys." in said
     assert "question" not in said
@@ -130,12 +131,13 @@ def test_an_owner_is_told_that_a_model_is_no_sum(sites: Path) -> None:
 
 
 def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
-    rules = 'least_sites = 5\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
-    rules += '[participants]\nnorth = "0c1d"\n'
+    rules = 'least_sites = 3\nmissing_sites = true\ntrainings = 1\nrefuse = ["GramOf"]\n'
+    mark = ":".join(["0c1d"] * 8)
+    rules += f'[participants]\nnorth = "{mark}"\nwest = "{mark}"\n'
     (sites / "policy.toml").write_text(rules)
     said = words_of(sites, "--policy", "policy.toml")
-    assert "sums over at least 5 sites" in said
-    assert "may only be north, with the keys in the policy" in said
+    assert "sums over at least 3 sites" in said
+    assert "may only be north, west, with the keys in the policy" in said
     assert "The server is not trusted: more than two thirds must be in it." in said
     assert "It takes part in up to 1 trainings" in said
     assert "It never answers GramOf." in said
@@ -148,7 +150,7 @@ def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
         ('secure = "yes"\n', "secure is true or false, not 'yes'"),
         ("colour = 3\n", "has 'colour', which is no rule"),
         ("least_sites = 2\n", "of two sites each knows the other's part"),
-        ("refuse = [3]\n", "refuse and participants are names"),
+        ("refuse = [3]\n", "refuse has 3, which is no kind of question; kinds are"),
         ("trainings = 1.5\n", "trainings is a whole number, not 1.5"),
         ("secure = \n", "cannot be read as TOML"),
     ],

@@ -56,5 +56,6 @@ def test_in_words() -> None:
     said = in_words({"target": "sick", "task": "classification", "rounds": 5, "least": 20})
     assert said[0] == "It trains a model that predicts the column 'sick' (a class)."
     assert "up to 5 rounds" in said[1]
+    assert "(a linear model of the columns)" in in_words({"target": "sick", "learner": "linear"})[1]
     assert said[2] == "Further options: least = 20."
     assert in_words({})[0] == "It trains a model that predicts the array y of an NPZ file."

@@ -19,6 +19,7 @@ pytest.importorskip("flwr")
 from cryptography.hazmat.primitives import serialization as s
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from ffgb.cli.sites import _invitation, invite
 from ffgb.deployment import keys
 from ffgb.deployment.keys import Invitation, UnreachableError
 from ffgb.deployment.site import Home
@@ -283,3 +284,26 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]
             yield client, address
         assert not fleet.guests
         assert not keys.registered(folder)
+
+
+def test_an_invitation_may_come_as_a_file(tmp_path: Path) -> None:
+    line = str(keys.invite(tmp_path / "keys", "north", "127.0.0.1:1"))
+    file = tmp_path / "north.invitation"
+    file.write_text(f"> {line[:40]}\n> {line[40:]}\n")
+    for given in (line, str(file)):
+        assert str(_invitation(given)) == line
+    with pytest.raises(FFGBError, match="this is a certificate"):
+        _invitation(str(tmp_path / "keys" / "server.pem"))
+    with pytest.raises(FFGBError, match="this is no invitation"):
+        _invitation(str(tmp_path / "gone"))
+
+
+def test_a_second_invitation_for_a_site_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    invite("north", tls=tmp_path)
+    assert "takes its place" not in capsys.readouterr().err
+    sites = tmp_path / "sites"
+    sites.mkdir(exist_ok=True)
+    key = keys.site_key(tmp_path / "key")
+    (sites / "north.pub").write_bytes(keys.own_public(key))
+    invite("north", tls=tmp_path)
+    assert "north has joined before: whoever uses this line takes its place" in capsys.readouterr().err

@@ -57,7 +57,8 @@ Out = Annotated[Path, typer.Option(help="The run directory; what is there goes o
 # of a site
 Data = Annotated[Path | None, typer.Option(help="This site's file: CSV, Parquet, NPZ or SQL.")]
 Join = Annotated[
-    str | None, typer.Option(help="The invitation that the server's operator has sent; - reads it from standard input.")
+    str | None,
+    typer.Option(help="The invitation that the server's operator has sent, or a file with it; - reads standard input."),
 ]
 Server = Annotated[str | None, typer.Option(help="HOST:PORT of the server.", show_default="the invitation's")]
 Target = Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")]
@@ -174,10 +175,14 @@ def invite(
 ) -> None:
     """Print one line of text that lets one site in, once: send it to the site over a channel that you trust."""
     from ffgb.deployment.keys import invite as open_invitation
+    from ffgb.deployment.keys import registered
 
     if ":" not in address or address.endswith("]"):
         address = f"{address}:{PORT}"
+    there = name in registered(tls.absolute())
     invitation = open_invitation(tls.absolute(), name, address, days)
+    if there:
+        print(f"ffgb: {name} has joined before: whoever uses this line takes its place", file=sys.stderr)
     print(f"ffgb: for {name}, within {days:g} days: ffgb client --join LINE --data FILE …", file=sys.stderr)
     print(invitation)
 
@@ -633,11 +638,21 @@ def _invitation(line: str | None) -> Any:
 
     if line is None:
         return None
-    if line != "-" and Path(line).is_file():
-        raise FFGBError(f"{line} is a file; give what is in it: --join - < {line}")
     # whoever types ends with a line; a file may have the line in parts, as mail breaks it
-    given = line if line != "-" else sys.stdin.readline() if sys.stdin.isatty() else sys.stdin.read(LONGEST_INVITATION)
+    if line == "-":
+        given = sys.stdin.readline() if sys.stdin.isatty() else sys.stdin.read(LONGEST_INVITATION)
+    else:
+        given = _in_file(line) or line
     return Invitation.read(given)
+
+
+def _in_file(name: str) -> str:
+    """What is in the file of this name; nothing if there is none."""
+    try:
+        with Path(name).open(encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST_INVITATION)
+    except OSError:  # an invitation is no name of a file
+        return ""
 
 
 def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:

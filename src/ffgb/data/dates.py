@@ -36,6 +36,12 @@ _TIME = (
 _FIRST = re.compile(r"(?P<year>\d{4})([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})" + _TIME)
 _LAST = re.compile(r"(?P<one>\d{1,2})([-/.])(?P<two>\d{1,2})\2(?P<year>\d{4})" + _TIME)
 _NAMED = re.compile(r"(?P<day>\d{1,2})[- ]?(?P<name>[A-Za-z]{3})[- ]?(?P<year>\d{4})" + _TIME)
+_COMPACT = re.compile(
+    r"(?P<year>(?:18|19|20|21)\d\d)(?P<month>\d\d)(?P<day>\d\d)(?:(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d))?"
+)
+"""As hospitals' messages have them."""
+EXCEL: Final = (14_000, 60_000)
+"""Days as Excel counts them, from 1938 to 2064: those of dates in a column of numbers."""
 _SHORT = re.compile(r"\d{1,2}([-/.])\d{1,2}\1\d{2}" + _TIME)
 _MONTHS = {
     month: i // 4 + 1
@@ -81,7 +87,7 @@ def expand(
     for name in frame.columns:
         if name in kept or not name:
             continue
-        values = _texts(frame[name])
+        values = _texts(_counted(frame[name], certain=name in certain))
         if not (name in certain or _likely(values)):
             continue
         if isinstance(found := _days(values, f"{path}: column {name!r}", (orders or {}).get(name)), str):
@@ -124,6 +130,25 @@ def _numbers(days: Array) -> tuple[Array, Array, Array]:
     return days / YEAR, cosine, sine
 
 
+def _counted(values: pd.Series[Any], *, certain: bool) -> pd.Series[Any]:
+    """Numbers that are all dates such as 20230517, as texts; what is certainly a date may also be days of Excel."""
+    if values.dtype.kind not in "iuf":
+        return values
+    there = values[values.notna()].astype(float)
+    if len(there) == 0 or not (there == there.round()).all():
+        return values
+    if certain and there.between(*EXCEL).all():
+        return pd.to_datetime(values, unit="D", origin="1899-12-30")
+    if not there.between(1.85e7, 2.16e13).all():
+        return values
+    texts = there.map(lambda value: f"{value:.0f}")
+    if not all(_day(text, "dmy") is not None for text in texts[:SAMPLE]) or len(set(texts[:SAMPLE])) < 2 - certain:
+        return values
+    if not all(_day(text, "dmy") is not None for text in texts):
+        return values
+    return texts.reindex(values.index).astype(object).where(values.notna(), None)
+
+
 def _texts(values: pd.Series[Any]) -> pd.Series[Any]:
     """Dates of any type in ISO form; other values as they are."""
     if isinstance(values.dtype, pd.DatetimeTZDtype):
@@ -150,7 +175,7 @@ def _likely(values: pd.Series[Any]) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    return any(form.fullmatch(text.strip()) for form in (_FIRST, _LAST, _SHORT)) or (
+    return any(form.fullmatch(text.strip()) for form in (_FIRST, _LAST, _SHORT, _COMPACT)) or (
         (named := _NAMED.fullmatch(text.strip())) is not None and named["name"].lower() in _MONTHS
     )
 
@@ -214,7 +239,7 @@ def _order(texts: Sequence[str]) -> str:
 
 def _day(text: str, order: str) -> float | None:
     """Days since the start of 2000; None if it is no date."""
-    if (m := _FIRST.fullmatch(text)) is not None:
+    if (m := _FIRST.fullmatch(text) or _COMPACT.fullmatch(text)) is not None:
         month, day = int(m["month"]), int(m["day"])
     elif (m := _LAST.fullmatch(text)) is not None:
         day, month = int(m["one"]), int(m["two"])
@@ -235,6 +260,6 @@ def _part_of_day(m: re.Match[str]) -> float:
     if m["hour"] is None:
         return 0.0
     hour = int(m["hour"])
-    if m["half"] is not None:
+    if m.groupdict().get("half") is not None:
         hour = hour % 12 + 12 * (m["half"].lower() == "pm")
     return (hour * 3600 + int(m["minute"]) * 60 + int(m["second"] or 0)) / 86400

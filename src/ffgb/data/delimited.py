@@ -19,7 +19,9 @@ from typing import IO, Any, Final, final
 
 import pandas as pd
 
+from ffgb.data.numerals import is_text, surely_grouped
 from ffgb.data.sizes import check_csv, check_gzip, is_gzip, must_fit, short_lines, unpacked
+from ffgb.data.slips import plain, zeros_in_words
 from ffgb.errors import FFGBError, SettingError, option
 
 MARKS: Final[Mapping[str, str]] = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
@@ -36,8 +38,15 @@ _COMMA = re.compile(r"[-+]?\d+,\d+")
 _POINT = re.compile(r"[-+]?\d+\.\d+")
 _COMMA_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 _POINT_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
+_ZEROS = re.compile(r"0\d+")
+_CUT = re.compile(r"\d\.\d{1,5}E\+(1\d|\d{3,})")
+"""A long number as Excel writes it."""
+_NUL = re.compile("\0")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_IMPROBABLE = re.compile(r"[A-Za-z][„”‚‘“†‡…‰ˆ•¡¢¤¥¦¨©ª«¬®¯][A-Za-z]|[^\x00-\x7f]{3}|£[^\W\d_]|[^\W\d_][¹³¼¾¿][^\W\d_]")
+_IMPROBABLE = re.compile(
+    r"[A-Za-z][„”‚‘“†‡…‰ˆ•¡¢¤¥¦¨©ª«¬®¯][A-Za-z]|[^\x00-\x7f]{3}|£[^\W\d_]|[^\W\d_][¹³¼¾¿][^\W\d_]"
+    r"|[A-Za-z]Ÿ[a-z]|[a-z][ŠŽ][a-z]"
+)
 """Signs inside words, and words without plain letters: the file is in another encoding."""
 
 
@@ -75,28 +84,53 @@ class Dialect:
         )
 
 
-def read_delimited(
-    path: Path, text: Collection[str], how: Written, missing: Sequence[str] = ()
-) -> tuple[pd.DataFrame, list[str]]:
-    """The table in a text file, and what is to be told of it.
+@final
+@dataclass(frozen=True, eq=False)
+class Delimited:
+    """The table in a text file, how it is written, and its first rows as they are written."""
+
+    frame: pd.DataFrame
+    dialect: Dialect
+    rows: Sequence[Sequence[str]]
+
+    def hints(self) -> dict[str, str]:
+        """What the first rows show that is lost where numbers are read, by column: zeros before them, and digits."""
+        found = {}
+        for j, name in enumerate(self.frame.columns):
+            if is_text(self.frame.iloc[:, j]):
+                continue
+            cells = [row[j].strip() for row in self.rows if j < len(row)]
+            if (cell := next(filter(_ZEROS.fullmatch, cells), None)) is not None:
+                found[name] = zeros_in_words(name, cell)
+            elif (cell := next(filter(_CUT.fullmatch, cells), None)) is not None:
+                found[name] = (
+                    f"the column {name!r} has {cell!r}: Excel has cut off the last digits of a long number; if these "
+                    f"are ids, say --drop={name}"
+                )
+        return found
+
+
+def read_delimited(path: Path, text: Collection[str], how: Written, missing: Sequence[str] = ()) -> Delimited:
+    """The table in a text file.
 
     Columns in `text` are read as they are written; `missing` stands for values that are not known.
     """
     must_fit(path, path.stat().st_size)
     if is_gzip(path):
         check_gzip(path)
-    dialect, header = _dialect(path, how.sep, how.decimal, how.encoding)
+    dialect, header, rows = _dialect(path, how.sep, how.decimal, how.encoding)
     check_csv(path, len(header))
-    frame = _read(path, dialect, [i for i, name in enumerate(header) if name in text], [*UNKNOWN, *missing])
+    try:
+        frame = _read(path, dialect, [i for i, name in enumerate(header) if name in text], [*UNKNOWN, *missing])
+    except pd.errors.ParserError as error:
+        if "EOF inside string" in str(error):
+            raise FFGBError(f"{path} has a quotation mark that is never closed; remove it, or double it") from error
+        _refuse_uneven_rows(path, dialect, len(header))
+        raise
     frame.columns = pd.Index(header)  # stripped, and "" where pandas made a name up
     if len(frame) and bool(frame.iloc[:, -1].isna().any()):
-        _refuse_short_rows(path, dialect, len(header))
-    if dialect.decimal == ",":
-        for name in header:
-            if name not in text and header.count(name) == 1:
-                frame[name] = _with_points(frame[name], f"{path}: column {name!r}")
-    words = dialect.in_words()
-    return frame, [words] if words else []
+        _refuse_uneven_rows(path, dialect, len(header))
+    return Delimited(frame, dialect, rows)
 
 
 def _read(path: Path, dialect: Dialect, text: Sequence[int], missing: Sequence[str]) -> pd.DataFrame:
@@ -119,29 +153,13 @@ def _read(path: Path, dialect: Dialect, text: Sequence[int], missing: Sequence[s
     return frame
 
 
-def _with_points(values: pd.Series[Any], what: str) -> pd.Series[Any]:
-    """A column with a slip in it is text to pandas, whose numbers still have commas."""
-    if not (pd.api.types.is_object_dtype(values) or pd.api.types.is_string_dtype(values)):
-        return values
-    texts = values.where(values.notna(), None).astype(object)
-    numbers = texts.map(lambda v: v.replace(",", ".") if isinstance(v, str) and _COMMA.fullmatch(v.strip()) else v)
-    there = numbers.dropna()
-    if not 2 * pd.to_numeric(there, errors="coerce").notna().sum() > len(there):
-        return values  # text
-    for row, value in enumerate(texts):
-        if isinstance(value, str) and _POINT.fullmatch(value.strip()):
-            raise FFGBError(
-                f"{what} has {value.strip()!r} in row {row + 1}, where decimals have commas; it may be a thousand: "
-                f"write it with a comma, or name the mark with {option('decimal')}"
-            )
-    return numbers
-
-
 # How a file is written
 
 
-def _dialect(path: Path, sep: str | None, decimal: str | None, encoding: str | None) -> tuple[Dialect, list[str]]:
-    """How the file is written, and its header."""
+def _dialect(
+    path: Path, sep: str | None, decimal: str | None, encoding: str | None
+) -> tuple[Dialect, list[str], list[list[str]]]:
+    """How the file is written, its header, and its first rows."""
     packed = is_gzip(path)
     dialect = Dialect(encoding=_encoding(path, encoding), packed=packed)
     with _text(path, dialect) as file:
@@ -156,7 +174,7 @@ def _dialect(path: Path, sep: str | None, decimal: str | None, encoding: str | N
     _check_header(path, header, rows, mark)
     if decimal == mark and decimal is not None:
         raise FFGBError(f"{path}: {option('sep')} and {option('decimal')} cannot both be {mark!r}")
-    return replace(dialect, decimal=decimal or _decimal(path, rows, mark)), header
+    return replace(dialect, decimal=decimal or _decimal(path, rows, mark)), header, rows
 
 
 def _encoding(path: Path, given: str | None) -> str:
@@ -174,11 +192,14 @@ def _encoding(path: Path, given: str | None) -> str:
         if start.startswith(mark):
             _decoded(path, name, name)
             return name
-    if _decodes(path, "utf-8"):
+    if _decodes(path, "utf-8", _NUL):
         return "utf-8-sig"
     with unpacked(path) as file:
         if _CONTROL.search(file.read(_BLOCK)):
-            raise ValueError("it is not text")
+            raise FFGBError(
+                f"{path} is not text in UTF-8; if it is a text file, save it as UTF-8, or name its encoding with "
+                f"{option('encoding')}"
+            )
     if not _decodes(path, _WESTERN, _IMPROBABLE):
         raise FFGBError(
             f"{path} is not UTF-8 text, and its encoding is not clear; save it as UTF-8, or name the encoding with "
@@ -226,7 +247,7 @@ def _rows(path: Path, dialect: Dialect) -> Iterator[list[str]]:
 
 def _sample(path: Path, dialect: Dialect) -> tuple[list[str], list[list[str]]]:
     rows = list(islice(_rows(path, dialect), SAMPLE + 1))
-    return ([cell.strip() for cell in rows[0]], rows[1:]) if rows else ([], [])
+    return ([plain(cell) for cell in rows[0]], rows[1:]) if rows else ([], [])
 
 
 def _mark(path: Path, dialect: Dialect) -> str:
@@ -258,9 +279,19 @@ def _check_header(path: Path, header: Sequence[str], rows: Sequence[Sequence[str
         raise ValueError("it is not text")
     if len(first) > len(header):
         # Pandas would take the first value of each row for the row's name, and shift the others.
+        marks = _WORDS.get(mark, repr(mark))
+        remedy = f"give every column a name, or quote the values that contain {marks}"
+        if all(len(row) == len(header) + 1 and not row[-1].strip() for row in rows):
+            remedy = f"remove the mark at the end of each row, or end the header with one too (marks are {marks})"
+        elif len(header) == 1:
+            remedy = "the first line must be the header: remove what stands above it, or give every column a name"
         raise FFGBError(
-            f"{path} has {len(first)} values in row 1 and {len(header)} name{'s' * (len(header) != 1)} in its header; "
-            f"give every column a name, or quote the values that contain {_WORDS.get(mark, repr(mark))}"
+            f"{path} has {_count(len(first), 'value')} in row 1 and {_count(len(header), 'name')} in its header; "
+            f"{remedy}"
+        )
+    if len(header) == 1 and re.search(r"\S[ :^~]+\S", header[0]) and all(len(row) == 1 for row in rows):
+        raise FFGBError(
+            f"{path} has one column, {header[0]!r}; say which mark stands between its values with {option('sep')}"
         )
 
 
@@ -269,8 +300,8 @@ def _decimal(path: Path, rows: Sequence[Sequence[str]], mark: str) -> str:
     if mark == ",":
         return "."
     cells = [cell.strip() for row in rows for cell in row]
-    commas = [cell for cell in cells if _COMMA.fullmatch(cell) or _COMMA_THOUSANDS.fullmatch(cell)]
-    points = [cell for cell in cells if _POINT.fullmatch(cell) or _POINT_THOUSANDS.fullmatch(cell)]
+    commas = [c for c in cells if _COMMA.fullmatch(c) or _COMMA_THOUSANDS.fullmatch(c) or surely_grouped(c, ",")]
+    points = [c for c in cells if _POINT.fullmatch(c) or _POINT_THOUSANDS.fullmatch(c) or surely_grouped(c, ".")]
     for found, thousands in ((commas, _COMMA_THOUSANDS), (points, _POINT_THOUSANDS)):
         others = points if found is commas else commas
         if found and not others and all(map(thousands.fullmatch, found)):
@@ -281,11 +312,17 @@ def _decimal(path: Path, rows: Sequence[Sequence[str]], mark: str) -> str:
     return "," if commas and not [p for p in points if not _POINT_THOUSANDS.fullmatch(p)] else "."
 
 
-def _refuse_short_rows(path: Path, dialect: Dialect, width: int) -> None:
+def _refuse_uneven_rows(path: Path, dialect: Dialect, width: int) -> None:
     """A row with too few values is cut off, or has lost one in the middle: then the others would be shifted."""
     for i, row in enumerate(islice(_rows(path, dialect), 1, None)):
-        if len(row) < width:
+        if len(row) != width:
+            marks = _WORDS.get(dialect.sep, repr(dialect.sep))
+            remedy = "complete it" if len(row) < width else f"quote the values that contain {marks}"
             raise FFGBError(
-                f"{path} has {len(row)} values in row {i + 1} and {width} names in its header; complete the row, or "
-                "remove it"
+                f"{path} has {_count(len(row), 'value')} in row {i + 1} and {_count(width, 'name')} in its header; "
+                f"{remedy}, or remove the row"
             )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"

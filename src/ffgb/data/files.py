@@ -31,6 +31,7 @@ from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describ
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
+from ffgb.data.slips import plain
 from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
@@ -519,7 +520,10 @@ def _read_site(
     features = [column for column in frame.columns if column != target]
     if "" in features:
         position = list(frame.columns).index("") + 1
-        raise FFGBError(f"{path}: column {position} has no name (is it a row index?); name it or remove it")
+        raise FFGBError(
+            f"{path}: column {position} has no name (is it a row index, or is the first line no header?); name it or "
+            "remove it"
+        )
     if not features:
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
@@ -643,7 +647,7 @@ def _target(values: pd.Series[Any], path: Path, task: str | None) -> Array:
                 f"{path}: {what} has text among its numbers, {_value(values.iloc[row])} in row {row + 1}; "
                 "write a number there, or say that the task is classification"
             )
-    return values.astype(str).str.strip().to_numpy(str)
+    return np.array([plain(value) for value in values.astype(str).tolist()], str)
 
 
 def _holds_text(values: pd.Series[Any]) -> bool:

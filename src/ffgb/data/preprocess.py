@@ -32,6 +32,7 @@ import pandas as pd
 from ffgb.core.limbs import exact_sum
 from ffgb.core.survey import fits
 from ffgb.core.types import Array
+from ffgb.data.slips import plain
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST, MISSING
 
@@ -295,7 +296,10 @@ def _as_text(values: pd.Series[Any], gone: Array, what: str) -> Array:
                 f"{what} holds values that are neither numbers nor text, in row {i + 1} ({type(value).__name__}); "
                 "replace them, or remove the column"
             )
-        text[i] = f"{value:.15g}" if isinstance(value, float | int) else _WHOLE.sub(r"\1", str(value).strip())
+        if isinstance(value, bool):
+            text[i] = str(value)
+        else:
+            text[i] = f"{value:.15g}" if isinstance(value, float | int) else _WHOLE.sub(r"\1", plain(str(value)))
     return text
 
 

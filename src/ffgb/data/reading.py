@@ -10,8 +10,8 @@ import gzip
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -22,10 +22,12 @@ import pyarrow.parquet as pq
 
 from ffgb.core.types import Array
 from ffgb.data.dates import expand, sources
-from ffgb.data.delimited import MARKS, Written, read_delimited
+from ffgb.data.delimited import MARKS, UNKNOWN, Written, read_delimited
+from ffgb.data.numerals import is_text, plain_numbers, refuse_wrapped
 from ffgb.data.preprocess import TEXT
 from ffgb.data.schema_file import DATE, DROP, SchemaFile
 from ffgb.data.sizes import check_parquet
+from ffgb.data.slips import doubts, plain, refuse_long_numbers, refuse_rows, without_nothing
 from ffgb.data.sql import query
 from ffgb.data.workbooks import MAGIC, read_workbook
 from ffgb.errors import FFGBError, command, option
@@ -84,6 +86,8 @@ class Reading:
 
 
 PLAIN: Final = Reading()
+STANDARD: Final = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
+"""Words for unknown values, in files of any kind; pandas knows them in text files."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -112,13 +116,40 @@ def refuse_unreadable(path: Path) -> None:
         raise FFGBError(f"{path} is of an unknown kind; {remedy}")
     try:
         with path.open("rb") as file:
-            start = file.read(4)
+            start = file.read(64)
     except OSError as error:
         raise FFGBError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
     if not start:
         raise FFGBError(f"{path} is empty; give a file with rows in it")
-    if kind_of(path) == "text" and start == MAGIC:
-        raise FFGBError(f"{path} is no text but an Excel workbook or an archive; name it .xlsx, or unpack it")
+    _refuse_disguised(path, start)
+
+
+_MAGIC: Final = {
+    MAGIC: ("an Excel workbook or an archive", "name it .xlsx, or unpack it"),
+    b"PAR1": ("a Parquet file", "name it .parquet"),
+    b"\xd0\xcf\x11\xe0": ("an old Excel workbook, or one with a password", "save it as .xlsx, without a password"),
+    b"SQLite format 3": ("a database", "write a query: docs/first-steps.md"),
+    b"BZh": ("packed by bzip2", "unpack it"),
+    b"\xfd7zXZ": ("packed by xz", "unpack it"),
+    b"<": ("a web page or XML", "save the table as CSV or .xlsx"),
+    b"{": ("JSON", "save the table as CSV"),
+    b"[{": ("JSON", "save the table as CSV"),
+}
+"""How files begin that are no text with marks, what they are, and what to do."""
+
+
+def _refuse_disguised(path: Path, start: bytes) -> None:
+    """Refuse a file that is of another kind than its name says."""
+    kind, first = kind_of(path), start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    what, remedy = next((said for magic, said in _MAGIC.items() if first.startswith(magic)), ("", ""))
+    if kind == "text" and what:
+        raise FFGBError(f"{path} is no text but {what}; {remedy}")
+    if start.startswith(b"\x1f\x8b"):
+        what, remedy = "packed by gzip", "unpack it"
+    own = {"xlsx": MAGIC, "Parquet": b"PAR1"}.get(kind or "")
+    if own is not None and not start.startswith(own):
+        what, remedy = (what, remedy) if what else ("something else", "if it is text, name it .csv")
+        raise FFGBError(f"{path} is no {kind} file but {what}; {remedy}")
 
 
 def read_frame(
@@ -130,12 +161,14 @@ def read_frame(
     columns that are known, and `names` those of a table that was agreed on.
     """
     try:
-        frame, notes = _read(path, kinds, reading)
+        found = _read(path, kinds, reading)
     except (ValueError, OSError, EOFError, KeyError, pa.ArrowException, csv.Error, zlib.error, zipfile.BadZipFile) as e:
         raise unreadable(path, e) from e  # pandas' parser errors are ValueErrors
+    frame, notes = found.frame, list(found.notes)
     for name, times in Counter(frame.columns).items():
         if name and times > 1:
             raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
+    frame, nothing = without_nothing(frame)
     if frame.empty:
         raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
     if target in reading.drop:
@@ -145,31 +178,84 @@ def read_frame(
     extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, target)]
     if extra:
         lost.append(f"not in the schema, and not used: {', '.join(extra)}")
+    refuse_rows(frame, path)
     gone = {*reading.drop, *schema.of_type(DROP), *extra}
     frame = frame.drop(columns=[name for name in frame.columns if name in gone])
-    frame = _without(frame, (*reading.missing, *schema.missing))
+    missing = (*reading.missing, *schema.missing)
+    frame = _without(frame, (*missing, *(() if found.words else (*STANDARD, *UNKNOWN))))
     kept = {*([] if target is None else [target]), *kinds}
-    frame, dated = expand(frame, path, kept, (sources(names) | {*schema.of_type(DATE)}) - kept, schema.orders)
+    certain = (sources(names) | {*schema.of_type(DATE)}) - kept
+    frame, dated = expand(frame, path, kept, certain, schema.orders)
+    texts = {name for name, kind in kinds.items() if kind == TEXT}
+    frame, changed = _as_numbers(frame, path, texts, target, found.decimal, given=reading.decimal is not None)
     said = [f"{path.name} is read with {', '.join(notes)}"] if notes else []
-    return frame, [*said, *(f"{path.name}: {note}" for note in (*lost, *dated))]
+    hints = [hint for name, hint in found.hints.items() if name not in (*gone, *texts)]
+    more = (*lost, *nothing, *dated, *changed, *hints, *doubts(frame, missing, texts))
+    return frame, [*said, *(f"{path.name}: {note}" for note in more)]
 
 
-def _read(path: Path, kinds: Mapping[str, str], reading: Reading) -> tuple[pd.DataFrame, list[str]]:
-    match kind_of(path):
-        case "text":
-            text = {name for name, kind in kinds.items() if kind == TEXT}
-            how = Written(reading.sep, reading.decimal, reading.encoding)
-            missing = (*reading.missing, *(reading.schema.missing if reading.schema is not None else ()))
-            return read_delimited(path, text, how, missing)
-        case "xlsx":
-            return read_workbook(path, reading.sheet)
-        case "SQL":
-            return query(path), []
-    check_parquet(path)
-    names = [str(name) for name in pq.read_schema(path).empty_table().to_pandas().columns]
-    if len(set(names)) == len(names):
-        return pd.read_parquet(path), []
-    return pd.DataFrame(columns=pd.Index(names)), []  # it is refused by its names
+@final
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A table as it stands in a file, and how it was read."""
+
+    frame: pd.DataFrame
+    notes: Sequence[str] = ()
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """What may be wrong with columns, by their names."""
+    decimal: str | None = None
+    """The mark of its numbers; None: each column shows its own."""
+    words: bool = False
+    """Whether words for unknown values were found while it was read."""
+
+
+def _read(path: Path, kinds: Mapping[str, str], reading: Reading) -> _Found:
+    kind = kind_of(path)
+    if kind == "text":
+        text = {name for name, kind in kinds.items() if kind == TEXT}
+        how = Written(reading.sep, reading.decimal, reading.encoding)
+        missing = (*reading.missing, *(reading.schema.missing if reading.schema is not None else ()))
+        table = read_delimited(path, text, how, missing)
+        words = table.dialect.in_words()
+        decimal = None if table.dialect.sep == "," and reading.decimal is None else table.dialect.decimal
+        return _Found(table.frame, [words] if words else [], table.hints(), decimal, words=True)
+    if kind == "xlsx":
+        frame, notes = read_workbook(path, reading.sheet)
+    elif kind == "SQL":
+        frame, notes = query(path), []
+    else:
+        check_parquet(path)
+        names = [str(name) for name in pq.read_schema(path).empty_table().to_pandas().columns]
+        if len(set(names)) < len(names):
+            return _Found(pd.DataFrame(columns=pd.Index(names)))  # it is refused by its names
+        frame, notes = pd.read_parquet(path), []
+    frame.columns = pd.Index([plain(str(name)) for name in frame.columns])
+    return _Found(frame, notes, decimal=reading.decimal)
+
+
+def _as_numbers(
+    frame: pd.DataFrame, path: Path, texts: Collection[str], target: str | None, decimal: str | None, *, given: bool
+) -> tuple[pd.DataFrame, list[str]]:
+    """The table with its numbers written plainly, and what is to be told; numbers that are none are refused."""
+    grouped: list[str] = []
+    columns: list[pd.Series[Any]] = []
+    for j, name in enumerate(frame.columns):
+        values, what = frame.iloc[:, j], f"{path}: column {name!r}"
+        if is_text(values) and pd.api.types.infer_dtype(values, skipna=True) == "bytes":
+            raise FFGBError(f"{what} holds bytes, which are neither numbers nor text; remove the column, or {_DROP}")
+        if name not in texts:
+            values, marked = plain_numbers(values, decimal, what, given=given)
+            grouped += [name] * marked
+            refuse_wrapped(values, what, _OF_TARGET if name == target else _OF_COLUMN)
+            refuse_long_numbers(values, what)
+        columns.append(values)
+    notes = [f"marks between thousands are left out: {', '.join(grouped)}"] if grouped else []
+    return (pd.concat(columns, axis=1) if columns else frame), notes
+
+
+_DROP: Final = f"leave it out with {option('drop')}"
+_OF_COLUMN: Final = f"name the column with {option('categories')} if its values are categories"
+_OF_TARGET: Final = f"say {option('task', 'classification')} if these are classes"
 
 
 def _without(frame: pd.DataFrame, missing: Sequence[str]) -> pd.DataFrame:

@@ -18,7 +18,8 @@ MAGIC = b"PK\x03\x04"
 EXPANSION = 12
 """Bytes of memory for each byte of a sheet: cells become objects."""
 _DOCTYPE = re.compile(rb"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
-_HEAD = 4096
+_MERGED = re.compile(rb'<mergeCell\s[^>]*?ref="([A-Z]+\d+:[A-Z]+(\d+))"')
+_HEAD, _BLOCK = 4096, 2**20
 
 
 def read_workbook(path: Path, sheet: str | None = None) -> tuple[pd.DataFrame, list[str]]:
@@ -28,6 +29,7 @@ def read_workbook(path: Path, sheet: str | None = None) -> tuple[pd.DataFrame, l
     book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
         name = _sheet(path, book, sheet)
+        _refuse_merged(path, book[name])
         rows = list(_rows(path, book[name]))
     finally:
         book.close()
@@ -80,6 +82,25 @@ def _sheet(path: Path, book: Any, sheet: str | None) -> str:
     if len(full) > 1:
         raise FFGBError(f"{path} has the sheets {', '.join(map(repr, full))}; say which with {option('sheet')}")
     return (full or names)[0]
+
+
+def _refuse_merged(path: Path, sheet: Any) -> None:
+    """Only the first of merged cells has their value: the others would pass for empty ones."""
+    part = str(getattr(sheet, "_worksheet_path", "")).lstrip("/")
+    header = next((n for n, row in enumerate(sheet.iter_rows(values_only=True), 1) if _width(row)), 0)
+    with zipfile.ZipFile(path) as archive:
+        if part not in archive.namelist():  # a chart
+            return
+        with archive.open(part) as file:
+            kept = b""
+            while block := file.read(_BLOCK):
+                for found in _MERGED.finditer(kept + block):
+                    if int(found[2]) > header:
+                        raise FFGBError(
+                            f"{path} has merged cells, {found[1].decode()}, of which only the first has the value; "
+                            "unmerge them, and fill in every cell"
+                        )
+                kept = block[-_HEAD:]
 
 
 def _rows(path: Path, sheet: Any) -> Iterator[tuple[Any, ...]]:

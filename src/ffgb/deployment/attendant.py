@@ -38,6 +38,7 @@ from ffgb.deployment.board import SiteBoard
 from ffgb.deployment.identity import SiteIdentity
 from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.policy import Policy
+from ffgb.deployment.words import called
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
@@ -52,6 +53,7 @@ from ffgb.protocol.masking import Introduce, Roll, Ties
 from ffgb.protocol.messages import QUESTIONS, what_leaves
 from ffgb.runs.choose_learner import AUTO
 from ffgb.runs.config import Config
+from ffgb.runs.headline import in_bytes
 from ffgb.runs.private import private_classes, private_table
 from ffgb.runs.training import Elsewhere, train
 
@@ -315,6 +317,8 @@ class Attendant:
         self.terms = agreement
         """What was agreed to, as it is with the columns and classes of all sites."""
         self.resident: Resident | None = None
+        self.ended = False
+        """Whether a training has ended, and no other one has begun."""
         self._hello: tuple[bytes, Columns] | None = None
         self._last: tuple[Any, dict[int, bytes]] | None = None
 
@@ -349,7 +353,7 @@ class Attendant:
         if words["moved_in"]:
             assert self.schema is not None
             seed = 0 if self.agreement is None else self.agreement.seed
-            self.resident = self.site.move_in(self.schema, seed, self._identity())
+            self.resident, self.ended = self.site.move_in(self.schema, seed, self._identity()), False
             self.resident.restore(data)
         if (i := int(words.get("surveyed", -1))) >= 0:
             host = self._surveying(i)
@@ -398,7 +402,7 @@ class Attendant:
         if self.resident is None:
             with self._in_private():
                 self._check_file()
-                self.resident = self.site.move_in(self.schema, int(said["seed"]), self._identity())
+                self.resident, self.ended = self.site.move_in(self.schema, int(said["seed"]), self._identity()), False
         clients = [int(i) for i in said["clients"]]
         question = decode(data["message"], QUESTIONS)
         self.board.asked(what_leaves(question), _when(question), len(data["message"]))
@@ -407,7 +411,7 @@ class Attendant:
             self._last = key, self._answers(question, data["message"], clients)
         answers = self._last[1]
         self._log([written_down(data["message"], "in"), *(written_down(a, "out") for a in answers.values())])
-        self.say(f"{_when(question)}: {what_leaves(question)}, {sum(map(len, answers.values())):,} bytes sent")
+        self.say(f"{_when(question)}: {called(what_leaves(question))}, {_sent(answers)}")
         return {str(i): answer for i, answer in answers.items()}, {}
 
     def _check_file(self) -> None:
@@ -430,7 +434,7 @@ class Attendant:
                 texts = self.keepsake.keep(self.site, self.schema, int(said["seed"]), self.own, data, seen)
             for text in texts:
                 self.announce(text)
-        self.resident, self._last = None, None
+        self.resident, self._last, self.ended = None, None, True
         self.say("waiting for another training; Ctrl-C ends")
         return {}, {"thanks": True}
 
@@ -470,7 +474,7 @@ class Attendant:
             answers[str(i)] = encode(message) if why is None else self._refuse(question, i, why)
             self.board.left(what, "before training", (), len(answers[str(i)]))
         self._log([written_down(data, "in"), *(written_down(a, "out") for a in answers.values())])
-        self.say(f"before training: {what}, {sum(map(len, answers.values())):,} bytes sent")
+        self.say(f"before training: {called(what)}, {_sent(answers)}")
         return answers, {}
 
     def _surveying(self, i: int) -> Host:
@@ -648,7 +652,7 @@ class Attendant:
         if self._failing and question.kind not in MASKING:
             return FAILING
         if what_leaves(question).removeprefix("question ") in self.refused:
-            return f"{what_leaves(question)}: --no-shared-geometry"
+            return f"{what_leaves(question)}: --no-shared-geometry, or refuse in its policy"
         if self.private is not None:
             return None  # nothing leaves without noise (federation/host.py), and what noise costs is in the ledger
         return None if self.terms is None else self.terms.refuses(question)
@@ -774,6 +778,10 @@ def _named(column: str, name: str) -> str:
 def _content(question: Message) -> bytes:
     """What a question asks, whatever masks its answers have."""
     return encode(replace(question, values={name: v for name, v in question.values.items() if name != "masks"}))
+
+
+def _sent(answers: Mapping[Any, bytes]) -> str:
+    return f"{in_bytes(sum(map(len, answers.values())))} sent"
 
 
 def _when(question: Message) -> str:

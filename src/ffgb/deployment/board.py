@@ -183,6 +183,11 @@ class ServerBoard:
         with self._lock:
             self._diary.state(text)
 
+    def event(self, text: str) -> None:
+        """Something happened that is no refusal."""
+        with self._lock:
+            self._diary.event(shown(text))
+
     def site(self, name: str, fingerprint: str = "", rows: int | None = None) -> None:
         """A site is known: the fingerprint of its key and its number of rows, as far as they are."""
         with self._lock:

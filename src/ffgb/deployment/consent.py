@@ -8,85 +8,53 @@ from typing import Any
 from ffgb.data.files import Columns
 from ffgb.deployment.agreement import Agreement
 from ffgb.deployment.policy import Policy
+from ffgb.deployment.words import WORDS
 from ffgb.protocol.codec import Sent, shown
-
-WORDS: Mapping[str, str] = {
-    "question MagnitudeOf": "how large the numbers of each column are, to a factor of 256",
-    "question MomentsOf": "averages and spreads of columns",
-    "question Histogram": "how many rows lie in each interval of a column",
-    "question KeyCounts": "how many rows lie in each interval of a column, and how many values are missing",
-    "question CategoryCounts": "how many rows have each category",
-    "question RowCounts": "how many rows each class has",
-    "question ClassWeights": "the weight of the rows of each class",
-    "question WeightOrders": "how large the weights of rows are, to a factor of 2",
-    "question TargetOrders": "how large targets are, to a factor of 2",
-    "question TargetSums": "averages and spreads of targets",
-    "question LeavesOf": "how many rows lie in each leaf of random trees",
-    "question BelowEdges": "how many targets lie below some values",
-    "question GramOf": "sums of products of two features",
-    "question SketchOf": "random sums of products of two features",
-    "question PatchMoments": "averages and products of small pieces of images",
-    "question NearestSums": "sums of similar small pieces of images",
-    "question SteepnessOf": "how steeply targets change between rows",
-    "question GradientOf": "sums of features times prediction errors",
-    "question SlopesOf": "how the sum of all errors changes along a step",
-    "question GradientOrders": "how large prediction errors are, to a factor of 2",
-    "question HistogramsOf": "sums of prediction errors over the rows in each interval of a column",
-    "question NodeRows": "how many rows lie in each interval of a column, in parts of the data",
-    "question MergedHistograms": "sums of prediction errors over the rows in wider intervals of a column",
-    "question CellSums": "sums of prediction errors over the rows in each interval of a column",
-    "question CurvatureAlong": "how the sums of errors in each interval of a column change along a step",
-    "question SlopesAlong": "how the sum of all errors changes along a step",
-    "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
-    "question ColumnCounts": "how many rows lie in each interval of a column, with noise",
-    "question PairCounts": "how many rows lie in each pair of wide intervals of two columns, with noise",
-    "question ResidualSums": "sums of prediction errors over the rows in each interval of a column, with noise",
-    "report": "sums of error and score",
-    "increment": "a model that was fitted to the rows of this site alone",
-}
-"""What leaves a site, as people say it."""
 
 
 def in_words(
     said: Columns, agreement: Agreement, once: Sequence[Sent], each: Sequence[Sent], policy: Policy
 ) -> list[str]:
     """Sentences for someone who must allow it, and does not write programs."""
-    rows = f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more to measure with."
+    alone = any(one.what.startswith("increment") for one in (*once, *each))
+    told = "It tells the server the names of its columns, whether they hold numbers or text"
+    counts = (
+        "its numbers of rows and of missing values, its sums of columns, and the rows of its classes and categories"
+    )
     if policy.secure:
-        first = (
-            "It tells the server the names of its columns, whether they hold numbers or text, and whether it holds out "
-            "rows; nothing that is counted over its rows.  Under masks it adds its numbers of rows and of missing "
-            "values, its sums of columns, and the rows of its classes and categories.  It adds the name of a category "
-            "only if enough rows of all sites together have it."
-        )
         sums = (
-            "All sums leave it under masks.  The server learns the sums over the rows of all sites together, and not "
-            "those of this site alone, unless other sites help it.  Rows never leave it."
+            "Rows never leave this site.  Sums over its rows do.  All sums leave it under masks: random numbers that "
+            "cancel when the sums of all sites are added.  The server learns the sums over the rows of all sites "
+            "together, and not those of this site alone, unless other sites help it."
         )
-        if any(one.what.startswith("increment") for one in (*once, *each)):
+        if alone:
             sums = (
                 "A model of this site alone is no sum, and masks cannot hide it.  This site will refuse to send it: "
                 "its rules want masks (secure = true)."
             )
-    else:
         first = (
-            "It tells the server the names of its columns, whether they hold numbers or text, its numbers of rows and "
-            "of missing values, its sums of columns, and the rows of its classes and categories.  It tells the name of "
-            "a category only if enough rows of all sites together have it."
+            f"{told}, and whether it holds out rows; nothing that is counted over its rows.  Under masks it adds "
+            f"{counts}.  It adds the name of a category only if enough rows of all sites together have it."
         )
+    else:
         sums = (
-            "Sums leave it WITHOUT masks: the server sees the sums of this site alone, and can compute rows from them "
-            "(docs/what-leaves.md)."
+            "The file stays here, and sums over its rows leave this site.  Sums leave it WITHOUT masks: the server "
+            "sees the sums of this site alone, and can compute rows from them (docs/what-leaves.md)."
         )
+        first = f"{told}, {counts}.  It tells the name of a category only if enough rows of all sites together have it."
+    before, rounds = _listed(once), _listed(each)
+    feature = "feature" in before + rounds
     return [
-        rows,
-        first,
-        f"Before training it sends {_listed(once)}.",
-        f"In each of up to {agreement.exchanges} rounds it sends {_listed(each)}.",
         sums,
+        f"This site trains with {said.rows:,} rows, and holds out {said.test_rows:,} more to measure with.",
+        first,
+        f"Before training it sends {before}.",
+        f"In each of up to {agreement.exchanges} rounds it sends {rounds}.",
+        *(["A feature is a number that is computed from the columns of a row."] if feature else []),
         f"That is about {agreement.bytes / 1e6:,.1f} million bytes in all.  With the columns and classes of all sites "
         "together it may be more.",
-        "The trained model is known to all, and says something about the rows it was trained on, as every model does.",
+        "All sites and the server get the trained model.  It says something about the rows it was trained on, as every "
+        "model does.",
     ]
 
 

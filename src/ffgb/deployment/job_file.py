@@ -67,6 +67,21 @@ def read_job(text: str) -> dict[str, Any]:
     return found
 
 
+_LEARNERS: Final[Mapping[str, str]] = {
+    "features": "a linear model of numbers computed from the columns",
+    "linear": "a linear model of the columns",
+    "trees": "boosted decision trees",
+    "additive": "a sum of one curve for each column",
+    "blend": "boosted decision trees and sums of curves, blended",
+    "auto": "for a table, boosted decision trees and sums of curves, blended",
+}
+"""Learners as people call them."""
+
+
+def _kind_of(learner: str) -> str:
+    return f" ({_LEARNERS[learner]})" if learner in _LEARNERS else ""
+
+
 def in_words(settings: Mapping[str, Any]) -> list[str]:
     """A job as sentences, for whoever must allow it."""
     target, rounds = settings.get("target"), settings.get("rounds")
@@ -77,7 +92,7 @@ def in_words(settings: Mapping[str, Any]) -> list[str]:
     return [
         f"It trains a model that predicts the column {shown(target)!r}{what}." if target is not None
         else "It trains a model that predicts the array y of an NPZ file.",
-        f"The learner is {shown(learner)}.  There are {f'up to {rounds}' if rounds else 'as many'} rounds"
-        f"{'' if rounds else ' as suit it'}.",
+        f"The learner is {shown(learner)}{_kind_of(learner)}.  "
+        f"There are {f'up to {rounds} rounds' if rounds else 'as many rounds as suit it'}.",
         *([f"Further options: {shown(', '.join(rest))}."] if rest else ["All other options are as by default."]),
     ]  # fmt: skip

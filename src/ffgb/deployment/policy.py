@@ -21,11 +21,13 @@ north = "0c1d:…"
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from ffgb.deployment.words import OTHER, WORDS
 from ffgb.errors import FFGBError
 from ffgb.toml_files import did_you_mean, read_toml
 
@@ -71,15 +73,35 @@ class Policy:
             if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
                 raise FFGBError(f"{each.name} is {_WORDS[type(default)]}, not {value!r}")
             small = each.name in ("epsilon", "delta")
+            if each.name == "delta" and not 0.0 <= value < 1.0:
+                raise FFGBError(f"delta is a number from 0 below 1, not {value:g}")
             if small and not 0.0 <= value <= 50.0:
                 raise FFGBError(f"{each.name} is a number from 0 to 50, not {value:g}")
             if isinstance(value, int | float) and not isinstance(value, bool) and not small and value < 1:
                 raise FFGBError(f"{each.name} is at least 1, not {value:g}")
-        texts = (*self.refuse, *self.participants, *self.participants.values())
-        if not all(isinstance(text, str) for text in texts):
-            raise FFGBError("refuse and participants are names")
+        self._check_names()
         if self.least_sites < 3:
             raise FFGBError("least_sites is at least 3: of two sites each knows the other's part from the total")
+
+    def _check_names(self) -> None:
+        """A question that is misspelt would be answered, and a key that is misspelt would keep everyone out."""
+        for name in self.refuse:
+            if name not in QUESTIONS:
+                hint = did_you_mean(name, QUESTIONS) if isinstance(name, str) else ""
+                raise FFGBError(
+                    f"refuse has {name!r}, which is no kind of question{hint}; kinds are {', '.join(QUESTIONS)}"
+                )
+        for name, mark in self.participants.items():
+            if not isinstance(mark, str) or _FINGERPRINT.fullmatch(mark) is None:
+                raise FFGBError(
+                    f"participants has {mark!r} for {name!r}, which is no fingerprint of a key: eight groups of four "
+                    "digits or letters a to f, as ffgb prints them"
+                )
+        if self.participants and len(self.participants) + 1 < self.least_sites:
+            raise FFGBError(
+                f"participants names {len(self.participants)} other sites, and least_sites is {self.least_sites}: no "
+                "training could be; name more sites, or lower least_sites"
+            )
 
     @staticmethod
     def read(file: Path) -> Policy:
@@ -95,7 +117,9 @@ class Policy:
             given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in toml.values.items()}
             return Policy(**given)
         except FFGBError as error:
-            raise FFGBError(f"{toml.at(str(error).partition(' ')[0])}: {error}") from error
+            setting = str(error).partition(" ")[0]
+            named = [n for n in _names(toml.values.get(setting)) if f" for {n!r}," in str(error)]
+            raise FFGBError(f"{toml.at(setting, *named[:1])}: {error}") from error
 
     def in_words(self) -> list[str]:
         """The rules as sentences, for whoever must allow them."""
@@ -135,6 +159,17 @@ _DEFAULTS: Mapping[str, Any] = {
     **{each.name: each.default for each in dataclasses.fields(Policy) if each.name != "participants"},
     "participants": {},
 }
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+QUESTIONS: Sequence[str] = sorted(
+    name.removeprefix("question ") for name in (*WORDS, *OTHER) if name.startswith("question ")
+)
+"""Kinds that a site may refuse."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}")
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",

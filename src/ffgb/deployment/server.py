@@ -458,7 +458,10 @@ def _heeded(warn: Callable[[str], None], board: ServerBoard) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
             warn(text)
-            board.refused(text)
+            if getattr(record, "news", False):
+                board.event(text)
+            else:
+                board.refused(text)
 
     handler = Heed(logging.WARNING)
     log.addHandler(handler)

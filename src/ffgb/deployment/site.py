@@ -201,9 +201,13 @@ def attend(node: Node, attendant: Attendant, stop: threading.Event, say: Callabl
     """Be a site until told to stop.  Waiting for the server is done in a thread, which ends with the process."""
     failed: list[BaseException] = []
 
+    def told(text: str) -> None:
+        left = attendant.ended and text.startswith("cannot reach")
+        say("the server has left; this site waits for it and for another training, until Ctrl-C" if left else text)
+
     def run() -> None:
         try:
-            node.run(attendant.answer, stop, say, attendant.board.connected)
+            node.run(attendant.answer, stop, told, attendant.board.connected)
         except BaseException as error:
             failed.append(error)
         finally:

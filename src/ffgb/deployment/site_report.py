@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ffgb.deployment.consent import WORDS
-from ffgb.deployment.view import figures_of, wrapped
+from ffgb.deployment.view import figures_of, in_words, wrapped
 from ffgb.report.document import document
 from ffgb.report.past import finite
 from ffgb.report.pieces import folded, grid, scrolling, section, tabular
@@ -37,15 +36,6 @@ REPORT, SCORES = "report.html", "scores.json"
 FOOT = "This page is for the site's owner: it holds the site's own scores, which the server does not know."
 TOTALS = ("accuracy", "rmse", "loss", "auc", "base_rate")
 COSTS = {"bytes_up": "sent by a site", "bytes_down": "received by a site", "seconds_total": "time"}
-OTHER = {
-    "who is here": "who this site is, and its columns",
-    "key": "this site's key for masks",
-    "ready": "that it is ready",
-    "question FileSums": "numbers of rows and of missing values, sums of columns",
-    "question NameCounts": "how many rows have each class and category, by hashes of their names",
-    "question NamesIn": "names of its classes and common categories",
-}
-"""What leaves besides what its owner agreed to in words."""
 
 
 def is_kept(folder: Path) -> bool:
@@ -138,11 +128,9 @@ def _left(now: Mapping[str, Any]) -> str:
     """What left this site, in the words that its owner agreed to."""
     rows, total = [], 0
     for left in now["left"]:
-        name, first, last = str(left["question"]), escaped(left["first_when"], 60), escaped(left["last_when"], 60)
-        words = WORDS.get(name) or OTHER.get(name, "")
-        what = f"{escaped(words)} <code>{escaped(name)}</code>" if words else f"<code>{escaped(name)}</code>"
+        first, last = escaped(left["first_when"], 60), escaped(left["last_when"], 60)
         when = first if first == last else f"{first} to {last}"
-        rows.append([wrapped(what), count_text(left["times"]), bytes_text(left["bytes"]), when])
+        rows.append([in_words(left["question"]), count_text(left["times"]), bytes_text(left["bytes"]), when])
         total += left["bytes"]
     rows.append(["<b>in all</b>", "", f"<b>{bytes_text(total)}</b>", ""])
     table = tabular("What left this site", ("what", "times", "bytes", "when"), rows)

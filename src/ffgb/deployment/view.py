@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ffgb.deployment.words import called
 from ffgb.protocol.codec import LETTERS
 from ffgb.report.axes import axis_for
 from ffgb.report.curves import Curve, plot
@@ -166,7 +167,7 @@ def _round_column(column: str) -> str:
 def _questions(now: Snapshot) -> str:
     rows = [
         [
-            wrapped(escaped(asked["question"])),
+            in_words(asked["question"]),
             count_text(asked["times"]),
             count_text(asked["sites"]),
             bytes_text(asked["bytes_down"]),
@@ -241,7 +242,7 @@ def what_left(now: Snapshot) -> str:
         first, last = escaped(left["first_when"], 60), escaped(left["last_when"], 60)
         rows.append(
             [
-                wrapped(escaped(left["question"])),
+                in_words(left["question"]),
                 count_text(left["times"]),
                 bytes_text(left["bytes"]),
                 small if small == large else f"{small} to {large}",
@@ -268,7 +269,7 @@ def _form(array: Mapping[str, Any]) -> str:
 def what_was_refused(now: Snapshot) -> str:
     rows = [
         [
-            wrapped(escaped(refusal["question"])),
+            in_words(refusal["question"]),
             count_text(refusal["times"]),
             wrapped(escaped(refusal["why"], LETTERS)),
             _ago(now, refusal["last"]),
@@ -281,7 +282,7 @@ def what_was_refused(now: Snapshot) -> str:
 def what_was_asked(now: Snapshot) -> str:
     rows = [
         [
-            wrapped(escaped(asked["question"])),
+            in_words(asked["question"]),
             count_text(asked["times"]),
             bytes_text(asked["bytes"]),
             escaped(asked["when"], 60),
@@ -323,6 +324,14 @@ def _events(now: Snapshot) -> str:
 def wrapped(content: str) -> str:
     """A cell whose text may take several lines."""
     return f'<span class="wrap">{content}</span>'
+
+
+def in_words(question: object) -> str:
+    """A cell that says what is asked, or what leaves, in words, and its own name beside them."""
+    name = str(question)
+    words = called(name)
+    own = f"<code>{escaped(name)}</code>"
+    return wrapped(own if words == name else f"{escaped(words)} {own}")
 
 
 def _total(*cells: str) -> list[str]:

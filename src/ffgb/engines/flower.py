@@ -36,6 +36,8 @@ WAIT = 600.0
 """Seconds that a question who is there waits for its node."""
 REST_SECONDS = 10.0
 """Between two questions to a node that is not there."""
+NEWS = {"news": True}
+"""Of a line of the log that tells what happens: nothing is refused."""
 START = 300.0
 """Seconds that a simulation has to start."""
 FOREVER = 7 * 24 * 3600.0
@@ -310,7 +312,7 @@ def _replies(grid: Counted, asked: dict[str, tuple[int, str]]) -> Iterator[tuple
         if message is None:
             log.warning("a node could not say who it is: it sent what is no message")
         elif node is not None and message.has_error():
-            log.warning("a site went away before it said who it is; it is asked again when it is back")
+            log.info("a site went away before it said who it is; it is asked again when it is back")
         elif node is not None:
             yield node, message.content
     nodes = grid.nodes()
@@ -333,7 +335,7 @@ def _who_answered(
             if "failed" in said:
                 raise FFGBError(str(said["failed"]))
             if "waiting" in said:  # it comes back when its owner has agreed
-                log.warning("%s: its owner reads the job", shown((keys or {}).get(node, "a site")))
+                log.warning("%s: its owner reads the job", shown((keys or {}).get(node, "a site")), extra=NEWS)
                 continue
             name, columns = met(data["hello"])
         except (FFGBError, KeyError) as error:

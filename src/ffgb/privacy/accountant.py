@@ -34,7 +34,9 @@ def delta_of(epsilon: float, mu: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-DP."""
     check_budget(epsilon, delta)
-    return float(scipy.optimize.brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, LARGEST_MU, xtol=1e-14, rtol=1e-14))
+    return float(
+        scipy.optimize.brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-9, LARGEST_MU, xtol=1e-14, rtol=1e-14)
+    )
 
 
 def epsilon_of(mu: float, delta: float) -> float:
