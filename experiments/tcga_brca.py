@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from lifelines.utils import concordance_index
 
-from ffgb.core.regression.survival import c_index, concordance
+from ffgb.core.concordance import c_index, concordance
 from ffgb.runs.cox import CoxResult, cox
 
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

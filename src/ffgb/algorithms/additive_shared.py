@@ -149,7 +149,7 @@ def newton_step(
         prior_of(family.features, columns, rows),
         sums,
         terms,
-        dispersed=not loss.classification,
+        dispersed=loss.dispersed,
         steeper=together / (together - 1.0) if loss.classification and together > 1 else 1.0,
         merged=() if merged is None else list(zip(merged.heads, merged.rows, strict=True)),
     )

@@ -152,7 +152,8 @@ class Display:
         self.progress.stop()
 
     def start(self, config: Any, dataset: Any) -> None:
-        what = f"{len(dataset.classes)} classes" if dataset.classes else "a number to predict"
+        number = "a time until an event" if config.loss == "cox" else "a number to predict"
+        what = f"{len(dataset.classes)} classes" if dataset.classes else number
         if config.files:  # how a target was read is for its owner to check
             some = ", ".join(dataset.classes[:6]) + ", …" * (len(dataset.classes) > 6)
             what += f" ({some})" if dataset.classes else ""
