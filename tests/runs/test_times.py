@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import ffgb
+from ffgb.cli import app
 from ffgb.core.concordance import c_index, concordance
 from ffgb.core.losses.cox import times_of
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
-from ffgb.runs.evaluate import evaluate
+from ffgb.runs.evaluate import evaluate, held_out
+from ffgb.runs.fit import fit
+from ffgb.runs.fit_times import load
 from ffgb.runs.model import Model
+from ffgb.runs.onnx import export
 from ffgb.runs.training import train
 
 NAMES = ("north", "south", "west")
@@ -121,3 +127,65 @@ def test_what_cannot_be_is_said(
     pd.read_csv(files[0]).assign(**change).to_csv(files[0], index=False)
     with pytest.raises(FFGBError, match=words):
         train(Config(**{"data": files, "target": "days,died", "rounds": 1, **given}), workers=0)
+
+
+@pytest.fixture
+def run(files: tuple[str, ...], tmp_path: Path) -> Run:
+    train(Config(data=files, target="days,died"), tmp_path / "run", workers=0)
+    return Run.open(tmp_path / "run")
+
+
+def test_the_fit_is_told_by_site_and_no_group_is_small(run: Run) -> None:
+    found = run.fit
+    assert found is not None
+    assert found["task"] == "times"
+    assert set(found["parts"]) >= {"all"}
+    for part in found["parts"].values():
+        assert part["events"] >= 10
+        assert part["rows"] - part["events"] >= 10
+        low, value, high = (part["scores"]["c_index"][word] for word in ("low", "value", "high"))
+        assert low < value < high
+        assert 0 < part["scores"]["integrated_brier"]["value"] < 0.25
+        assert [at["time"] for at in part["horizons"]] == sorted({at["time"] for at in part["horizons"]})
+    whole = found["parts"]["all"]["horizons"]
+    assert all(at["observed"]["low"] - 0.05 < at["expected"] < at["observed"]["high"] + 0.05 for at in whole)
+    assert found["parts"]["all"]["scores"]["brier_gain"]["value"] > 0
+    rows = held_out(run, Model.load(run.path))
+    by = fit(Model.load(run.path), rows, by=["treated"])["subgroups"]
+    assert [group["group"] for group in by[0]["groups"]] == ["0", "1"]
+    tiny = fit(Model.load(run.path), rows, least=len(rows.y))
+    assert set(tiny["parts"]) == {"all"}
+    assert any("no two groups of sites" in sentence for sentence in tiny["left_out"])
+
+
+def test_commands_show_it(run: Run, files: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(run.path)])
+    assert done.exit_code == 0, done.output
+    assert "events by a time, expected and come" in done.output
+    done = CliRunner().invoke(app, ["predict", str(run.path), files[0], "--times", "100,300,1e6", "--site", "south"])
+    assert done.exit_code == 0, done.output
+    table = pd.read_csv(io.StringIO(done.stdout))
+    chances = table[["survival_100", "survival_300", "survival_1e+06"]].to_numpy()
+    assert (np.diff(chances, axis=1) <= 0).all()
+    assert ((chances > 0) & (chances <= 1)).all()
+    order = np.argsort(table["prediction"])
+    assert (np.diff(chances[order, 1]) <= 1e-12).all()  # a higher risk survives less
+    done = CliRunner().invoke(app, ["explain", str(run.path)])
+    assert "rise of the loss" in done.output
+    page = (run.path / "report.html").read_text()
+    assert "Says who has the event earlier" in page
+    assert "Events by a time" in page
+
+
+def test_hazards_are_asked_of_runs_that_have_them(run: Run) -> None:
+    (run.path / "baseline.json").unlink()
+    with pytest.raises(FFGBError, match=r"has no baseline\.json"):
+        load(run.path)
+    found = fit(Model.load(run.path), held_out(run, Model.load(run.path)))
+    assert set(found["parts"]["all"]["scores"]) == {"c_index"}
+    assert any("too few events for hazards" in sentence for sentence in found["left_out"])
+
+
+def test_an_exported_model_says_the_same(run: Run, tmp_path: Path) -> None:
+    model = Model.load(run.path)
+    assert export(model, tmp_path / "model.onnx") < 1e-5

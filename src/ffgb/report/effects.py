@@ -56,7 +56,7 @@ def effects(past: Past) -> str:
 def _effects(past: Past, content: Mapping[str, Any]) -> str:
     ranked = [(str(row["column"]), Score.of(row)) for row in content["importance"]]
     shapes = [_shape(shape) for shape in content["shapes"]]
-    loss = "loss" if past.classes else "squared error"
+    loss = "loss" if past.classes or past.config.get("loss") == "cox" else "squared error"
     note = (
         f"How much the {loss} rises if a column is shuffled within each site, on "
         f"{'held-out' if content['held_out'] else 'training'} rows. Columns that say the same share their importance. "

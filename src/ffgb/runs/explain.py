@@ -29,7 +29,7 @@ from ffgb.features.tables import MISSING
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
-from ffgb.runs.fit import FEW_VALUES, HeldOut
+from ffgb.runs.held_out import FEW_VALUES, HeldOut
 from ffgb.runs.model import Model
 
 FILE = "effects.json"
@@ -104,6 +104,8 @@ def _data(run: Run) -> Dataset:
 
 def _unit(model: Model) -> str:
     """What predictions of shapes are."""
+    if not model.job.loss.alone:
+        return "log hazard ratio"
     return f"probability of {model.classes[1]}" if len(model.classes) == 2 else "prediction"
 
 
@@ -117,7 +119,7 @@ def importance(model: Model, rows: HeldOut, columns: Sequence[Raw], seed: int = 
     x, y = rows.x[some], rows.y[some]
     site = np.zeros(len(y), np.int64) if rows.site is None else rows.site[some]
     sampled = Sampled.of(len(y), None if rows.weights is None else rows.weights[some], site)
-    before, orders = _losses(model, x, y), [_within(site, rng) for _ in range(REPEATS)]
+    before, orders = losses(model, x, y, site), [_within(site, rng) for _ in range(REPEATS)]
     found = []
     for column in columns:
         at = [*column.places, *([column.flag] if column.flag is not None else [])]
@@ -125,7 +127,7 @@ def importance(model: Model, rows: HeldOut, columns: Sequence[Raw], seed: int = 
         for order in orders:
             shuffled = x.copy()
             shuffled[:, at] = x[order][:, at]
-            rise += (_losses(model, shuffled, y) - before) / REPEATS
+            rise += (losses(model, shuffled, y, site) - before) / REPEATS
         found.append({"column": column.name, **mean(rise, sampled).to_json()})
     return sorted(found, key=lambda row: -row["value"])
 
@@ -139,10 +141,16 @@ def _within(site: Array, rng: np.random.Generator) -> Array:
     return order
 
 
-def _losses(model: Model, x: Array, y: Array) -> Array:
+def losses(model: Model, x: Array, y: Array, site: Array) -> Array:
+    """The loss of each row: of classes, of times, or the squared error in the target's own units."""
     f = model.decision(x)
     if model.classes:
         return model.losses(f, y)
+    if not model.job.loss.alone:  # rows of a site are at risk beside each other
+        found = np.zeros(len(y))
+        for k in np.unique(site):
+            found[site == k] = model.job.loss.value(f[site == k], y[site == k])
+        return found
     values = model.job.predicted(f)
     error: Array = np.square(values - y.reshape(values.shape)).sum(axis=1)
     return error
