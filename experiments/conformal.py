@@ -26,7 +26,7 @@ from ffgb import FFGBClassifier, FFGBRegressor
 from ffgb.core.types import Array
 from ffgb.data import load
 from ffgb.runs.conformal import calibrated, intervals, sets
-from ffgb.runs.fit import HeldOut
+from ffgb.runs.held_out import HeldOut
 
 COVERAGE, DEALS, MOST, ENOUGH, SITES = 0.9, 100, 6_000, 200, 4
 Rows = tuple[Any, Array, Array | None]

@@ -65,7 +65,7 @@ from ffgb.runs import onnx
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import SETTINGS, Config
 from ffgb.runs.conformal import calibrated, intervals, sets
-from ffgb.runs.fit import HeldOut
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_learner
 from ffgb.runs.model import Model

@@ -108,9 +108,10 @@ def test_the_command_adds_effects_to_the_report(run: Run) -> None:
 
 
 def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
-    result = train(Config(data=("wine",), clients=2, rounds=1, learner="linear"), tmp_path / "run", workers=0)
+    result = train(Config(data=("wine",), clients=2, rounds=1, learner="features"), tmp_path / "run", workers=0)
     assert result.run is not None
-    with pytest.raises(FFGBError, match="exact for sums of trees only"):
+    pd.DataFrame(np.zeros((1, 13)), columns=list(Model.load(result.run.path).columns)).to_csv(tmp_path / "x.csv")
+    with pytest.raises(FFGBError, match="exact for sums of trees and for lines only"):
         contributions_of(result.run, tmp_path / "x.csv")
     found = explain(result.run)
     assert found["shapes"] == []  # of three classes
@@ -118,3 +119,52 @@ def test_what_cannot_be_explained_is_refused(tmp_path: Path) -> None:
     result.run.write_json("config.json", result.run.config | {"data": ["sites"]})
     with pytest.raises(FFGBError, match="the rows of this run are at its sites"):
         explain(result.run)
+
+
+def test_interactions_are_what_a_sum_of_columns_does_not_say(run: Run, tmp_path: Path) -> None:
+    """None in an additive model; in trees the product that the outcome depends on."""
+    assert max(pair["strength"] for pair in explain(run)["interactions"]) < 1e-9
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        frame = pd.DataFrame(rng.choice([-1.0, 1.0], (400, 3)), columns=["u", "v", "w"])
+        frame["y"] = 3.0 * frame.u * frame.v + frame.w + 0.1 * rng.standard_normal(400)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    files = tuple(str(tmp_path / f"{name}.csv") for name in ("a", "b"))
+    result = train(Config(data=files, target="y", learner="trees", column_share=1.0), tmp_path / "run", workers=0)
+    assert result.run is not None
+    found = explain(result.run)["interactions"]
+    assert set(found[0]["columns"]) == {"u", "v"}
+    assert found[0]["strength"] == pytest.approx(3.0, rel=0.15)  # the deviation of 3uv
+    assert found[1]["strength"] < 0.3
+    left = np.array(found[0]["interaction"])
+    assert np.sign(left).tolist() == [[1, -1], [-1, 1]]
+    ffgb("explain", result.run.path)
+    page = (result.run.path / "report.html").read_text()
+    assert "Columns that act together" in page
+    assert "The strongest in numbers" in page
+
+
+def test_contributions_of_a_line_are_shapley_values(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"u": rng.normal(5, 2, 200), "ward": rng.choice(["east", "west"], 200)})
+    frame["y"] = 2.0 * frame.u + 3.0 * (frame.ward == "west") + 0.1 * rng.standard_normal(200)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    result = train(Config(data=(str(tmp_path / "a.csv"),), target="y", learner="linear"), tmp_path / "run", workers=0)
+    assert result.run is not None
+    found = contributions_of(result.run, tmp_path / "a.csv")
+    assert list(found.columns) == ["prediction", "f", "mean", "u", "ward"]
+    np.testing.assert_allclose(found[["mean", "u", "ward"]].sum(axis=1), found["f"], atol=1e-6)
+    np.testing.assert_allclose(found["f"], found["prediction"], rtol=1e-5)  # in the target's own units
+    model, known = Model.load(result.run.path), load_data(Config.from_json(result.run.config)).x
+    x = model.read(tmp_path / "a.csv")
+
+    def v(some: list[int], row: int) -> float:
+        """The mean prediction if these places are as in the row, and the column of the others is drawn."""
+        there = known.copy()
+        there[:, some] = x[row, some]
+        return float(model.predict(there).mean())
+
+    for row in range(5):  # by the definition: the mean over both orders
+        u = (v([0], row) - v([], row) + v([0, 1, 2], row) - v([1, 2], row)) / 2.0
+        ward = (v([1, 2], row) - v([], row) + v([0, 1, 2], row) - v([0], row)) / 2.0
+        assert found.loc[row, ["mean", "u", "ward"]].tolist() == pytest.approx([v([], row), u, ward], abs=1e-4)

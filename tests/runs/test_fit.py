@@ -15,7 +15,8 @@ from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
-from ffgb.runs.fit import HeldOut, fit, subgroups
+from ffgb.runs.fit import fit
+from ffgb.runs.held_out import HeldOut, subgroups
 from ffgb.runs.model import Model
 from ffgb.runs.training import train
 from tests.cli.commands import ffgb

@@ -154,7 +154,7 @@ def newton_step(
     sums = _at_first(by_cell, layout.cells[columns].tolist(), merged)
     terms = terms_of(f, columns)[outputs]
     steeper = together / (together - 1.0) if loss.classification and together > 1 else 1.0
-    prior, dispersed = prior_of(family.features, columns, rows), not loss.classification
+    prior, dispersed = prior_of(family.features, columns, rows), loss.dispersed
 
     def fitted(sums: Sums, known: Fit | None = None) -> Fit:
         return posterior(prior, sums, terms, dispersed=dispersed, steeper=steeper, known=known)

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from ffgb.errors import FFGBError, printable
+from ffgb.errors import FFGBError, option, printable
 from ffgb.runs.headline import headline, in_bytes, score_of
 
 app = typer.Typer(
@@ -57,6 +57,14 @@ def number(text: str, name: str, what: str) -> int | float:
 def words(text: str) -> list[str]:
     """Names that are separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers_of(name: str, text: str) -> list[float]:
+    """The numbers of an option that are separated by commas."""
+    try:
+        return [float(word) for word in words(text)]
+    except ValueError as error:
+        raise FFGBError(f"{option(name, text)} is not a list of numbers, for example 365,730") from error
 
 
 def settings_of(file: Path | None, but: Sequence[str] = ()) -> dict[str, Any]:
@@ -152,7 +160,8 @@ class Display:
         self.progress.stop()
 
     def start(self, config: Any, dataset: Any) -> None:
-        what = f"{len(dataset.classes)} classes" if dataset.classes else "a number to predict"
+        number = "a time until an event" if config.loss == "cox" else "a number to predict"
+        what = f"{len(dataset.classes)} classes" if dataset.classes else number
         if config.files:  # how a target was read is for its owner to check
             some = ", ".join(dataset.classes[:6]) + ", …" * (len(dataset.classes) > 6)
             what += f" ({some})" if dataset.classes else ""

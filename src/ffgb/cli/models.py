@@ -13,6 +13,7 @@ from rich.console import Console
 from ffgb.cli.common import (
     JSON,
     app,
+    numbers_of,
     print_change,
     print_rows,
     say,
@@ -43,12 +44,16 @@ MODULE = Annotated[
 
 SHORT = {
     "base_rate": "base",
+    "integrated_brier": "Brier",
+    "brier_gain": "less than no model",
+    "c_index": "c-index",
     "average_precision": "AP",
     "calibration_intercept": "intercept",
     "calibration_slope": "slope",
 }
 """Names of scores that fit above a column of numbers."""
-WITH_INTERVALS = ("auc", "accuracy", "brier", "calibration_slope", "rmse", "r2")
+OF_TIMES = ("c_index", "integrated_brier", "brier_gain")
+WITH_INTERVALS = ("auc", "accuracy", "brier", "calibration_slope", "rmse", "r2", *OF_TIMES)
 """Scores whose intervals a terminal has room for; JSON has all."""
 
 
@@ -101,6 +106,17 @@ def _print_fit(found: dict[str, Any]) -> None:
     say("")
     say(f"with intervals of {100 * found['level']:g} %")
     table([line({"part": name}, part) for name, part in found["parts"].items()])
+    if any(part.get("horizons") for part in found["parts"].values()):
+        say("")
+        say("events by a time, expected and come")
+        table(
+            [
+                {"part": name, "until": f"{at['time']:.4g}", "expected": f"{at['expected']:.3f}",
+                 "came": _interval(at["observed"])}
+                for name, part in found["parts"].items()
+                for at in part["horizons"]
+            ]
+        )  # fmt: skip
     if (calls := found.get("confusion")) is not None:
         say("")
         say(f"calls of {found['classes'][1]} from a probability of {calls['threshold']:g}")
@@ -144,14 +160,15 @@ def predict(
     coverage: Annotated[
         float | None, typer.Option(help="Add sets of classes, or intervals, that hold the truth with this chance.")
     ] = None,
-    site: Annotated[
-        str | None, typer.Option(help="The site that the rows are of, for --coverage.", show_default="at each site")
-    ] = None,
+    site: Annotated[str | None, typer.Option(help="The site that the rows are of.", show_default="any")] = None,
+    times: Annotated[
+        str, typer.Option(help="Add the chance to have no event until these times: 365,730 (models of times).")
+    ] = "",
     learner: MODULE = None,
 ) -> None:
     """Predict a file's rows, as CSV: the class and its probabilities, or the value."""
     from ffgb.data.reading import PLAIN, Reading
-    from ffgb.runs import conformal
+    from ffgb.runs import conformal, fit_times
     from ffgb.runs import evaluate as scoring
     from ffgb.runs.directory import Run
     from ffgb.runs.model import Model
@@ -160,7 +177,10 @@ def predict(
     kept = (run / "config.json").exists()
     reading = Reading.of(Run.open(run).config).of_values if kept else PLAIN
     threshold = None if coverage is None else conformal.load(run).threshold(coverage, site)
-    frame = scoring.predict(Model.load(run), file, reading, threshold)
+    ends = numbers_of("times", times)
+    baseline = fit_times.load(run) if ends else None
+    hazards = None if baseline is None else baseline.known(site)
+    frame = scoring.predict(Model.load(run), file, reading, threshold, hazards, ends)
     text = (scoring.for_spreadsheets(frame) if spreadsheet else frame).to_csv(index=False)
     if output is None and sys.stdout.isatty():
         for line in text.rstrip("\n").split("\n"):
@@ -230,7 +250,8 @@ def explain(
     if as_json:
         print(json.dumps(found, allow_nan=False))
         return
-    what = "loss" if opened.config.get("task") != "regression" else "squared error"
+    squared = opened.config.get("task") == "regression" and opened.config.get("loss") != "cox"
+    what = "squared error" if squared else "loss"
     rows = [{"column": row["column"], f"rise of the {what}": _interval(row)} for row in found["importance"]]
     print_rows(rows)
     say(f"if a column is shuffled within each site, on {'held-out' if found['held_out'] else 'training'} rows")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ffgb.cli.common import JSON, app, say, words
+from ffgb.cli.common import JSON, app, numbers_of, say, words
 from ffgb.errors import FFGBError, option, printable
 from ffgb.runs.headline import in_bytes
 
@@ -152,10 +152,7 @@ def survival(
     """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups."""
     from ffgb.runs.kaplan_meier import survival_curves
 
-    try:
-        ends = [float(word) for word in words(times)]
-    except ValueError as error:
-        raise FFGBError(f"{option('times', times)} is not a list of numbers, for example 365,730") from error
+    ends = numbers_of("times", times)
     found = survival_curves(
         data,
         time=time,

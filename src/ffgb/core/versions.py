@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from ffgb.core.losses import Loss
+from ffgb.core.losses.base import Measure
 from ffgb.core.losses.links import Link
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array
@@ -32,6 +33,18 @@ class Versions(Loss):
     @property
     def classification(self) -> bool:  # type: ignore[override]
         return self.inner.classification
+
+    @property
+    def measure(self) -> Measure:  # type: ignore[override]
+        return self.inner.measure
+
+    @property
+    def alone(self) -> bool:  # type: ignore[override]
+        return self.inner.alone
+
+    @property
+    def dispersed(self) -> bool:  # type: ignore[override]
+        return self.inner.dispersed
 
     @property
     def least(self) -> float:  # type: ignore[override]

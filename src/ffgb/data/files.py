@@ -22,6 +22,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
+from ffgb.core.losses.cox import targets_of, times_of
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, HOLDOUT, REGRESSION, TASKS, Dataset, hold_out, hold_out_groups
@@ -32,7 +33,7 @@ from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
 from ffgb.data.slips import plain
-from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text
+from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text, time_and_event
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.settings import DATA, Setting
@@ -59,6 +60,13 @@ class _Site:
     y: Array
     notes: tuple[str, ...] = ()
     """How the file was read, where that is not plain."""
+    times: bool = False
+    """The target is a time until an event (core/losses/cox.py)."""
+
+    @property
+    def kinds(self) -> Array:
+        """What rows are held out by: those with an event are, and those without one."""
+        return times_of(self.y)[1].astype(np.float64) if self.times else self.y
 
     def points(self, table: Table | None) -> Array:
         """Float32 points, as the table that was agreed on makes them."""
@@ -126,6 +134,7 @@ def load_sites(
     depends on that file and the seed alone.
     """
     paths = [Path(path) for path in paths]
+    task = _task(target, task)
     _check_request(paths, task, holdout)
     task = task if classes is None else CLASSIFICATION
     agreed = () if table is None else table.names
@@ -151,7 +160,7 @@ def load_sites(
     for i, (site, y, mass) in enumerate(zip(sites, targets, masses, strict=True)):
         rows = _Rows(site.points(table), y, np.full(len(y), i), mass, groups[i])
         together = np.arange(len(y)) if bounded is not None else groups[i] if group else None
-        train, test = _held_out(site.y, holdout, seed, together)
+        train, test = _held_out(site.kinds, holdout, seed, together)
         training.append(rows.taken(train))
         testing.append(rows.taken(test))
     train_rows, test_rows = _joined(training), _joined(testing)
@@ -359,11 +368,12 @@ def describe_site(
     bounded: Bounded | None = None,
 ) -> Columns:
     """What a site knows of its file: of columns what preprocess.py says, of the target its classes."""
+    task = _task(target, task)
     site = _read_site(Path(path), target, task, _kinds(categories, None), reading)
     _tell(site.notes)
     kind, known = _may_be_classes(site.y, task)
     site = site if bounded is None else bounded.taken(site)
-    train, test = _held_out(site.y, holdout, group=None if bounded is None else np.arange(len(site.y)))
+    train, test = _held_out(site.kinds, holdout, group=None if bounded is None else np.arange(len(site.y)))
     outputs = 1 if site.y.ndim == 1 else int(site.y.shape[1])
     shape, columns = _form(site)
     return Columns(len(train), len(test), shape, columns, kind, tuple(known), outputs)
@@ -384,6 +394,7 @@ def label_counts(
     path: Path, target: str | None = None, task: str | None = None, reading: Reading = PLAIN
 ) -> dict[str, int]:
     """Rows of each class in a site's file; none if its target is certainly a number to predict."""
+    task = _task(target, task)
     site = _read_site(Path(path), target, task, {}, reading)
     if not _may_be_classes(site.y, task)[1]:
         return {}
@@ -414,6 +425,7 @@ def settle(
 ) -> tuple[Table | None, tuple[str, ...], str, tuple[str, ...]]:
     """Table, classes and task that these sites can agree on, as `load_sites` would have read them from all files, and
     what is to be told of columns that differ."""
+    task = _task(target, task)
     forms = [(name, said.shape, said.columns) for name, said in zip(names, described, strict=True)]
     table, told = _agreed(forms, rare, least)
     sites = []
@@ -512,12 +524,14 @@ def _read_site(
         )
     kinds = {**reading.kinds, **kinds}
     frame, notes = read_frame(path, kinds, reading, agreed, target)
-    if target not in frame.columns:
-        raise FFGBError(
-            f"{path} has no column {target!r} to be the target{_hint(target, frame.columns)}; "
-            f"it has {_list(frame.columns)}"
-        )
-    features = [column for column in frame.columns if column != target]
+    named = time_and_event(target) or (target,)
+    for name in named:
+        if name not in frame.columns:
+            raise FFGBError(
+                f"{path} has no column {name!r} to be the target{_hint(name, frame.columns)}; "
+                f"it has {_list(frame.columns)}"
+            )
+    features = [column for column in frame.columns if column not in named]
     if "" in features:
         position = list(frame.columns).index("") + 1
         raise FFGBError(
@@ -527,6 +541,10 @@ def _read_site(
     if not features:
         raise FFGBError(f"{path} has no feature columns, only the target {target!r}; add columns to predict it from")
     columns = {name: raw_column(frame, name, str(path), kinds.get(name)) for name in features}
+    if len(named) == 2:
+        parts = {name: _target(frame[name], path, task) for name in named}
+        reading.check(path, {**columns, **parts})
+        return _Site(path, None, columns, _times(path, parts), tuple(notes), times=True)
     y = _target(frame[target], path, task)
     reading.check(path, {**columns, target: y.astype(object) if is_text(y) else y})
     if task is None and is_text(y) and len(y) >= FEW_CLASSES and 2 * (found := len(np.unique(y))) > len(y):
@@ -535,6 +553,28 @@ def _read_site(
             f"is it a name or an id? choose another {option('target')}, or say {option('task', CLASSIFICATION)}"
         )
     return _Site(path, None, columns, y, tuple(notes))
+
+
+def _task(target: str | None, task: str | None) -> str | None:
+    """The task; that of a time until an event is to predict a number."""
+    if time_and_event(target) is None:
+        return task
+    if task == CLASSIFICATION:
+        raise FFGBError(f"{option('target', target)} is a time and an event, and no class; leave {option('task')} out")
+    return REGRESSION
+
+
+def _times(path: Path, parts: Mapping[str, Array]) -> Array:
+    """Times until an event as targets, negative where there was none."""
+    (time_name, time), (event_name, event) = parts.items()
+    if (time < 0).any():
+        row = int(np.argmax(time < 0))
+        raise FFGBError(
+            f"{path}: the time {time_name!r} is {time[row]:g} in row {row + 1}; count times from the start of each row"
+        )
+    if not np.isin(event, (0.0, 1.0)).all():
+        raise FFGBError(f"{path}: the event {event_name!r} has values other than 0 and 1; write 1 for an event")
+    return targets_of(time, event > 0)
 
 
 def _tell(notes: Sequence[str], *, quiet: bool = False) -> None:

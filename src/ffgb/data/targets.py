@@ -8,6 +8,24 @@ import numpy as np
 
 from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, REGRESSION
+from ffgb.errors import FFGBError, option
+
+
+def time_and_event(target: str | None) -> tuple[str, str] | None:
+    """The columns of a time and of an event, if a target names both; None if it is one column.
+
+    >>> time_and_event("days,died"), time_and_event("price")
+    (('days', 'died'), None)
+    """
+    names = [name.strip() for name in (target or "").split(",")]
+    if len(names) == 1:
+        return None
+    if len(names) != 2 or not all(names) or names[0] == names[1]:
+        raise FFGBError(
+            f"{option('target', target)} is neither one column nor the columns of a time and of an event, days,died"
+        )
+    return names[0], names[1]
+
 
 # Whole numbers that take no more values than this are class labels, unless the user says otherwise.
 FEW_CLASSES = 20

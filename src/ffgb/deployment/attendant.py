@@ -614,7 +614,7 @@ class Attendant:
         host, N = self.resident.host, len(self.schema.names)
         if host.job is None or not host.reports:
             return
-        classes = host.job.loss.classification
+        measure = host.job.loss.measure
         lines = {}
         for i, report in host.reports.items():
             score = float(report["score"]) / float(report["weight"])
@@ -622,7 +622,7 @@ class Attendant:
                 "round": report["round"],
                 "rows": report["points"],
                 "loss": float(report["loss"]) / float(report["weight"]),
-                **({"accuracy": score} if classes else {"rmse": score**0.5}),
+                measure.name: measure.of(score),
             }
         if lines != self.own:
             self.own = lines

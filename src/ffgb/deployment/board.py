@@ -26,14 +26,14 @@ ARRAYS = 50
 OTHERS = "others"
 """Stands for all names beyond those that a board keeps."""
 COLUMNS = (
-    "round", "train_loss", "test_loss", "train_accuracy", "test_accuracy", "train_rmse", "test_rmse", "participants",
-    "seconds",
+    "round", "train_loss", "test_loss", "train_accuracy", "test_accuracy", "train_rmse", "test_rmse",
+    "train_concordance", "test_concordance", "participants", "seconds",
 )  # fmt: skip
 """The columns of metrics.jsonl that a board keeps."""
 
 PARTS: Mapping[str, str] = {"to train with": "train", "held out": "test"}
 """A site's own rows, and what the columns of metrics.jsonl call them."""
-SCORES = ("loss", "accuracy", "rmse")
+SCORES = ("loss", "accuracy", "rmse", "concordance")
 
 Entry = TypeVar("Entry")
 

@@ -25,8 +25,8 @@ from ffgb.runs.certainty import of_accuracy
 from ffgb.runs.config import Config
 from ffgb.runs.conformal import FILE as CONFORMAL
 from ffgb.runs.conformal import calibrated
-from ffgb.runs.fit import HeldOut
 from ffgb.runs.headline import headline
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.model import Model
 
 HELD_OUT: Final = "held out"

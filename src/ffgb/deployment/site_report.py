@@ -34,7 +34,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 REPORT, SCORES = "report.html", "scores.json"
 """Files in the folder of a model that a site keeps."""
 FOOT = "This page is for the site's owner: it holds the site's own scores, which the server does not know."
-TOTALS = ("accuracy", "rmse", "loss", "auc", "base_rate")
+TOTALS = ("accuracy", "rmse", "concordance", "loss", "auc", "base_rate")
 COSTS = {"bytes_up": "sent by a site", "bytes_down": "received by a site", "seconds_total": "time"}
 
 
@@ -72,7 +72,7 @@ def site_report(scores: Scores, summary: Mapping[str, Any], settings: Mapping[st
 def _header(scores: Scores, summary: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     part = "held out" if "held out" in scores else "to train with"
     line = scores[part]
-    measure = "accuracy" if "accuracy" in line else "rmse"
+    measure = next(name for name in ("accuracy", "rmse", "concordance") if name in line)
     beside = ""
     if part == "held out" and measure == "accuracy":
         ends = of_accuracy(line[measure], line["rows"])

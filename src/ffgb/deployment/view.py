@@ -28,7 +28,7 @@ from ffgb.report.words import (
 
 SCRIPT = page_file("live.js", "ffgb.deployment")
 POLICY = f"{policy_for(SCRIPT)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
-SCORES, PARTS = ("accuracy", "rmse"), ("test", "train")
+SCORES, PARTS = ("accuracy", "rmse", "concordance"), ("test", "train")
 LAST_ROUNDS = 20
 """Rounds in the table under the curves."""
 GONE = (
@@ -217,7 +217,7 @@ def own_scores(now: Snapshot) -> str:
     """How good the model is at this site's own rows: no one else is told."""
     if not now["own"]:
         return ""
-    measures = [name for name in ("accuracy", "rmse", "loss") if any(name in line for line in now["own"].values())]
+    measures = [name for name in (*SCORES, "loss") if any(name in line for line in now["own"].values())]
     rows = [
         [f"rows {name}", count_text(line["rows"]), *(value_text(m, line.get(m)) for m in measures)]
         for name, line in now["own"].items()

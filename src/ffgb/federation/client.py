@@ -197,7 +197,7 @@ class Client:
         """Sums over this client's points: they are added up, so that no one learns more than the total needs."""
         job, f, weight = self.job, self.job.algorithm.seen(self.f), self.points.weight
         loss, sums = float(self.points.sum(job.loss.value(f, self.y))), job.scores(f, self.y, self.points.weights)
-        score = sums["correct" if job.loss.classification else "squared_error"]
+        score = sums[job.loss.measure.summed]
         return Message(
             "report",
             self.version,

@@ -42,6 +42,8 @@ for."""
 
 def scaled_target(ask: Ask, algorithm: Algorithm, loss: Loss) -> Target | None:
     """How targets are scaled, so that f = 0 is a good constant to begin with."""
+    if not loss.alone:  # only the order of targets counts, and not even their mean leaves a client
+        return None
     scaling = loss.scaling(algorithm.moments_of_targets(ask, loss.outputs))
     if scaling is None:
         return None
@@ -301,13 +303,10 @@ class Server:
             by_size = self.clients.by_size and self.masked is not None
             loss = train.loss / train.weight if by_size else train.mean / train.clients
         metrics: dict[str, Any] = {"round": state.t, "train_loss": loss}
-        classification = state.job.loss.classification
+        measure = state.job.loss.measure
         for name, part in (("train", train), ("test", test)):
             if part is not None:
-                score = part.score / part.weight
-                metrics[f"{name}_accuracy" if classification else f"{name}_rmse"] = (
-                    score if classification else score**0.5
-                )
+                metrics[f"{name}_{measure.name}"] = measure.of(part.score / part.weight)
         if test is not None:
             metrics["test_loss"] = test.loss / test.weight
             metrics["test_rows"] = test.points

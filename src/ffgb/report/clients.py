@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from ffgb.report.histogram import histogram
-from ffgb.report.past import Held, Past
+from ffgb.report.past import MEASURES, RISING, Held, Past
 from ffgb.report.pieces import folded, section, side_by_side, tabular
 from ffgb.report.rows import COLUMNS, WRITTEN, bar_rows, heat_map, means_apart, some_of, target_ranges
 from ffgb.report.words import KINDS, capital, column_name, escaped, plural, share_text, value_text
@@ -105,8 +105,8 @@ def client_scores(clients: Sequence[Held]) -> tuple[str, str, list[tuple[float, 
     """On which points, which measure, and the clients' values, worst first."""
     part = "test" if any(c.test for c in clients) else "train"
     known = [(c.test if part == "test" else c.train, c) for c in clients]
-    measure = next((m for m in ("accuracy", "rmse", "loss") if any(m in found for found, _ in known)), "loss")
-    sign = 1.0 if measure == "accuracy" else -1.0
+    measure = next((m for m in (*MEASURES, "loss") if any(m in found for found, _ in known)), "loss")
+    sign = 1.0 if measure in RISING else -1.0
     return part, measure, sorted(((f[measure], c) for f, c in known if measure in f), key=lambda pair: sign * pair[0])
 
 
@@ -132,7 +132,7 @@ def _by_client(clients: Sequence[Held], sampled: bool) -> str:
     elif len(values) < len(clients):
         note += f"Left out: {plural(len(clients) - len(values), 'client')} without test points. "
     note += "A score on few points is uncertain."
-    pictures = [bar_rows(f"{capital(what)} by client", bars, ("fill",), 1.0 if measure == "accuracy" else 0.0)]
+    pictures = [bar_rows(f"{capital(what)} by client", bars, ("fill",), 1.0 if measure in RISING else 0.0)]
     if len(values) > WORST:
         pictures.append(histogram(f"Clients by {what}", kind, [value for value, _ in values]))
     return section(
@@ -145,7 +145,7 @@ def _client_table(clients: Sequence[Held]) -> str:
     found = [
         {f"train_{k}": v for k, v in c.train.items()} | {f"test_{k}": v for k, v in c.test.items()} for c in clients
     ]
-    order = [f"{part}_{name}" for part in ("train", "test") for name in ("points", "accuracy", "rmse", "loss")]
+    order = [f"{part}_{name}" for part in ("train", "test") for name in ("points", *MEASURES, "loss")]
     names = [name for name in order if any(name in scores for scores in found)]
     head = ("client", "points", *map(column_name, names))
     rows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,6 +14,8 @@ from ffgb.report.pieces import folded, grid, section, side_by_side, tabular
 from ffgb.report.rows import bar_rows
 from ffgb.report.words import KINDS, Kind, escaped, figure_text, plural
 
+INTERACTIONS, NO_INTERACTION = 10, 1e-6
+"""Pairs that are shown, and a strength that is rounding."""
 SHOWN = 15
 """Columns of the picture of importance."""
 STRIP = 26.0
@@ -56,7 +58,7 @@ def effects(past: Past) -> str:
 def _effects(past: Past, content: Mapping[str, Any]) -> str:
     ranked = [(str(row["column"]), Score.of(row)) for row in content["importance"]]
     shapes = [_shape(shape) for shape in content["shapes"]]
-    loss = "loss" if past.classes else "squared error"
+    loss = "loss" if past.classes or past.config.get("loss") == "cox" else "squared error"
     note = (
         f"How much the {loss} rises if a column is shuffled within each site, on "
         f"{'held-out' if content['held_out'] else 'training'} rows. Columns that say the same share their importance. "
@@ -83,8 +85,31 @@ def _effects(past: Past, content: Mapping[str, Any]) -> str:
         folded("The numbers behind these shapes", side_by_side(*(_table(shape, unit) for shape in shapes)))
         if shapes
         else "",
+        _interactions(content.get("interactions") or []),
         note=note,
     )
+
+
+def _interactions(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Which pairs of columns act together, and how the strongest does."""
+    ranked = [(" and ".join(map(str, pair["columns"])), float(pair["strength"]), pair) for pair in pairs]
+    if not ranked:
+        return ""
+    bars = [(name, (strength,), figure_text(strength)) for name, strength, _ in ranked[:INTERACTIONS]]
+    name, strength, strongest = ranked[0]
+    told = (
+        '<h3>Columns that act together</h3><p class="say">How far f, with both columns set to values, is from a sum of '
+        "what each of them does: a standard deviation, on the scale of f (log odds, log hazard ratios, or the target's "
+        "units). Of an additive model it is 0.</p>"
+    )
+    if strength <= NO_INTERACTION:
+        return f'{told}<p class="say">There are none among the most important columns.</p>'
+    first, second = strongest["values"]
+    cells = zip(first, strongest["f"], strict=True)
+    rows = [[escaped(value, 40), *(figure_text(float(v)) for v in row)] for value, row in cells]
+    head = [escaped(name, 80), *(escaped(value, 40) for value in second)]
+    table = folded("The strongest in numbers: the mean of f", tabular("Interaction", head, rows))
+    return told + side_by_side(f"<div>{bar_rows('Interactions', bars, ('fill',))}{table}</div>")
 
 
 def _ends(score: Score) -> tuple[float, float, float]:

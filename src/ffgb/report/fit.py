@@ -14,6 +14,10 @@ from ffgb.report.pieces import folded, grid, section, side_by_side, tabular
 from ffgb.report.words import KINDS, escaped, figure_text, plural
 
 NAMES = {
+    "c_index": "c-index",
+    "integrated_brier": "integrated Brier score",
+    "brier_of_no_model": "the same without a model",
+    "brier_gain": "less than without",
     "auc": "AUC",
     "accuracy": "accuracy",
     "rmse": "RMSE",
@@ -29,7 +33,8 @@ NAMES = {
     "calibration_slope": "calibration slope",
 }
 """Scores in the order of columns."""
-SHARES = ("auc", "accuracy", "base_rate", "expected", "average_precision")
+OF_TIMES = ("c_index", "integrated_brier", "brier_of_no_model", "brier_gain")
+SHARES = (*OF_TIMES, "auc", "accuracy", "base_rate", "expected", "average_precision")
 SENTENCES = {
     "roc": "True positives by false positives: how well the model ranks. The dashed line is chance.",
     "precision_recall": "The share of calls that are right, by the share of positives called. Dashed: the base rate.",
@@ -51,9 +56,11 @@ def fit(past: Past) -> str:
         f"On {plural(judged.whole.rows, 'row')} that the model was not trained on, with intervals of "
         f"{100 * judged.level:g} % that take sites as they are and their rows as drawn. "
         f"Counts of fewer than {judged.least} rows{' of a class' * judged.two} are not shown."
+        f"{' The c-index compares rows of one site.' * judged.times}"
     )
     parts = [
         tabular("Scores", *_scores([judged.whole, *judged.sites], "part")),
+        _horizons(judged),
         grid(_figures(judged)),
         _numbers(judged),
         _calls(judged),
@@ -64,6 +71,24 @@ def fit(past: Past) -> str:
         _left_out(judged.left_out),
     ]
     return section("How well it fits", *parts, note=note)
+
+
+def _horizons(judged: Judged) -> str:
+    """How many events were expected by a time, and how many came."""
+    if not judged.horizons:
+        return ""
+    rows = [
+        [
+            escaped("all rows" if name == "all" else name, 60),
+            f"{events:,}",
+            figure_text(time),
+            f"{expected:.3f}",
+            _shown("accuracy", came),
+        ]
+        for name, events, time, expected, came in judged.horizons
+    ]
+    head = ("part", "rows with an event", "until", "expected share of events", "came (Kaplan and Meier)")
+    return f"<h3>Events by a time</h3>{tabular('Events by a time', head, rows)}"
 
 
 def _why_not(past: Past) -> str:
@@ -141,7 +166,7 @@ def _calibration(judged: Judged) -> str:
     predicted = tuple(p for _, p, _ in judged.calibration)
     bars = tuple((s.low, s.high) for _, _, s in judged.calibration)
     came = Curve("model", predicted, tuple(s.value for _, _, s in judged.calibration), "test", run=None, bars=bars)
-    if judged.classes:
+    if judged.classes or judged.times:
         axis = axis_for(KINDS["share"], [0.0, 1.0])
         curves = [came, _dashed("right", 0.0, 1.0)]
         if (line := _line(judged)) is not None:

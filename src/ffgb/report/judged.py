@@ -78,6 +78,10 @@ class Judged:
     calibration: tuple[tuple[int, float, Score], ...]
     """Rows, what was predicted, what came."""
     left_out: tuple[str, ...]
+    times: bool = False
+    """The model is one of times until an event."""
+    horizons: tuple[tuple[str, int, float, float, Score], ...] = ()
+    """Part, events, time, and the share of events by that time: expected, and come."""
 
     @property
     def two(self) -> bool:
@@ -114,8 +118,24 @@ class Judged:
             tuple(
                 (int(group["rows"]), _number(group["predicted"]), Score.of(group["observed"]))
                 for group in curves.get("calibration") or ()
+            )
+            + tuple(
+                (int(group["rows"]), _number(group["expected"]), Score.of(group["observed"]))
+                for group in content.get("groups") or ()
             ),
             tuple(str(sentence) for sentence in content.get("left_out") or ()),
+            content.get("task") == "times",
+            tuple(
+                (
+                    str(name),
+                    int(part["events"]),
+                    _number(at["time"]),
+                    _number(at["expected"]),
+                    Score.of(at["observed"]),
+                )
+                for name, part in content["parts"].items()
+                for at in part.get("horizons") or ()
+            ),
         )
 
 

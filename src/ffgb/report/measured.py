@@ -170,6 +170,12 @@ def _own_notes(past: Past) -> list[Noted]:
     return [Noted(escaped(column_name(c), 40), "value", {c: ""}, "") for c in strange[:COLUMNS]]
 
 
+def _once(notes: Sequence[_Found]) -> str:
+    """What a single round has noted is no curve."""
+    shown = [f"{found.noted.caption} {KINDS[found.noted.kind].shown(found.values[0])}" for found in notes]
+    return f'<p class="say">Noted once: {"; ".join(shown)}.</p>' if shown else ""
+
+
 def measured(past: Past) -> str:
     """What rounds noted beside their scores."""
     every = [found for noted in (*NOTED, *_own_notes(past)) if (found := _find(past, noted))]
@@ -180,5 +186,6 @@ def measured(past: Past) -> str:
         rows = [row for found in some for row in found.rows()]
         content = [tabular("Noted", ("", *each_round(past, "")), rows), *(found.paragraph(past) for found in some)]
     else:
-        content = [grid([found.figure(past) for found in some])]
+        once = [found for found in some if all(sum(v is not None for v in s) < 2 for _, s in found.columns)]
+        content = [grid([found.figure(past) for found in some if found not in once]), _once(once)]
     return section("What rounds measured", *content, note=" ".join(f.nothing for f in every if f.nothing))

@@ -12,7 +12,7 @@ from ffgb.report.fit import fit
 from ffgb.report.left import left
 from ffgb.report.measured import measured
 from ffgb.report.opening import opening
-from ffgb.report.past import Past
+from ffgb.report.past import RISING, Past
 from ffgb.report.pieces import each_round, folded, grid, rounds_table, scrolling, section, tabular
 from ffgb.report.words import (
     KINDS,
@@ -66,7 +66,7 @@ def _last_and_best(past: Past) -> str:
     """The last score, and the best one with its round."""
     name = past.score
     column = {i: v for i, v in enumerate(past.columns[name], 1) if v is not None}
-    first, word = (max, "highest") if name.endswith("accuracy") else (min, "lowest")
+    first, word = (max, "highest") if name.endswith(RISING) else (min, "lowest")
     at = first(column, key=lambda i: column[i])
     last = max(column)
     when = "in the last round" if last == past.rounds else f"in round {last:,} (later ones have none)"

@@ -60,6 +60,9 @@ def _result(past: Past, judged: Judged) -> str:
     """How good the model is, in one line."""
     target, rows = past.config.get("target"), f"{plural(judged.whole.rows, 'held-out row')}"
     scores = judged.whole.scores
+    if judged.times:
+        pairs = f"the right order for {percent(scores['c_index'].value)} of pairs"
+        return f"Says who has the event earlier: {pairs}, on {rows}"
     if not judged.classes:
         of = f" {escaped(target, 40)}" if target else ""
         return f"Predicts{of} with a typical error of {figure_text(scores['rmse'].value)} on {rows}"
@@ -73,7 +76,8 @@ def _result(past: Past, judged: Judged) -> str:
 
 def _facts(past: Past, judged: Judged) -> list[tuple[str, str, str]]:
     """What a reader must know: a title, sentences, and whether care is needed."""
-    found = [*(_of_classes(judged) if judged.classes else _of_numbers(judged)), _taking_part(past, judged)]
+    of_kind = _of_times if judged.times else _of_classes if judged.classes else _of_numbers
+    found = [*of_kind(judged), _taking_part(past, judged)]
     return [*found, _use()]
 
 
@@ -157,6 +161,28 @@ def _of_numbers(judged: Judged) -> list[tuple[str, str, str]]:
     return [("How far it is off", text, care)]
 
 
+def _of_times(judged: Judged) -> list[tuple[str, str, str]]:
+    c = judged.whole.scores["c_index"]
+    text = (
+        f"Of two rows of one site, it gives the one with the earlier event the higher risk in {percent(c.value)} of "
+        f"pairs{_interval(judged, c)}. Chance is 50{THIN}%."
+    )
+    found = [("How well it ranks", text, FACT_CLASS if c.low is None or c.low > 0.5 else CARE_CLASS)]
+    known = [each for each in judged.horizons if each[0] == "all"]
+    if known:
+        _, _, time, expected, came = known[len(known) // 2]
+        good = came.low is not None and came.high is not None and came.low <= expected <= came.high
+        text = (
+            f"Until {figure_text(time)} it expects {percent(expected)} of rows to have the event, and "
+            f"{percent(came.value)} have{_interval(judged, came)}."
+        )
+        found.append(("Whether its chances are right", text, FACT_CLASS if good else CARE_CLASS))
+    if (gain := judged.whole.scores.get("brier_gain")) is not None and gain.low is not None and gain.low <= 0:
+        text = "Its chances over time are not shown to be better than those of a curve for all rows alike."
+        found.append(("Whether it is better than no model", text, CARE_CLASS))
+    return found
+
+
 def _taking_part(past: Past, judged: Judged | None) -> tuple[str, str, str]:
     """Who took part, and how different the model is for them."""
     clients = past.clients or ()
@@ -167,11 +193,12 @@ def _taking_part(past: Past, judged: Judged | None) -> tuple[str, str, str]:
         text += f": {', '.join(escaped(c.name, 40) for c in clients)}"
     if judged is None:
         return "Who took part", f"{text}.", FACT_CLASS
-    name = "auc" if judged.two else "accuracy" if judged.classes else "rmse"
+    name = "c_index" if judged.times else "auc" if judged.two else "accuracy" if judged.classes else "rmse"
     known = sorted((p.scores[name].value, p.name) for p in judged.sites if name in p.scores)
     if len(known) > 1:
-        shown = percent if judged.classes else figure_text
-        what = {"auc": "The share of pairs in the right order", "accuracy": "Right answers", "rmse": "The error"}[name]
+        shown = percent if judged.classes or judged.times else figure_text
+        pairs = "The share of pairs in the right order"
+        what = {"c_index": pairs, "auc": pairs, "accuracy": "Right answers", "rmse": "The error"}[name]
         ends = [f"{shown(value)} ({escaped(site, 40)})" for value, site in (known[0], known[-1])]
         text += f". {what} by site: from {ends[0]} to {ends[1]}"
     return "Who took part", f"{text}.", FACT_CLASS
@@ -192,6 +219,7 @@ def _interval(judged: Judged, score: Score, shown: Any = percent) -> str:
 def _judged_numbers(past: Past, judged: Judged) -> Mapping[str, str]:
     """Few numbers, each with its interval below it."""
     names = {
+        "c_index": "c-index", "integrated_brier": "Brier score over time",
         "auc": "AUC", "accuracy": "accuracy", "base_rate": "base rate", "rmse": "RMSE", "r2": "R²",
         "calibration_slope": "calibration slope",
     }  # fmt: skip

@@ -18,6 +18,10 @@ Values: TypeAlias = Sequence[float | None]
 
 POINTS, POINTS_OF_ALL = 160, 480
 """Rounds that are drawn of a run, about, and of all runs of a comparison."""
+MEASURES = ("accuracy", "rmse", "concordance")
+"""What models are judged by beside their losses."""
+RISING = ("accuracy", "concordance")
+"""Of these, the more the better."""
 COSTS = ("parameters", "models", "bytes")
 
 
@@ -152,7 +156,7 @@ class Past:
     @property
     def score(self) -> str:
         """The column that says how good the function is: on test rows, if there are any."""
-        names = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse", "test_loss")
+        names = (*(f"{part}_{name}" for part in ("test", "train") for name in MEASURES), "test_loss")
         return next((name for name in names if self.last(name) is not None), "train_loss")
 
     @property

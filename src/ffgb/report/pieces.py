@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ffgb.report.past import Past
+from ffgb.report.past import MEASURES, Past
 from ffgb.report.words import column_name, escaped, value_text
 
 NAMES = {
@@ -50,7 +50,7 @@ def side_by_side(*parts: str) -> str:
 
 def rounds_table(title: str, past: Past, run: int, name: str = "") -> str:
     """The numbers that curves are drawn by.  The script reads them here, too."""
-    scores = [f"{part}_{what}" for what in ("accuracy", "rmse", "loss") for part in ("test", "train")]
+    scores = [f"{part}_{what}" for what in (*MEASURES, "loss") for part in ("test", "train")]
     models = "parameters" if name else "models"  # runs side by side may have models of different sizes
     wanted = (*scores, models, "bytes", "seconds", "gamma_median", "gamma_min")
     columns = ["round", *(column for column in wanted if past.series(column))]

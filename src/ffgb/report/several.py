@@ -12,7 +12,7 @@ from ffgb.report.costs import bars_of_costs
 from ffgb.report.curves import COLOURS, DASHES, MARKS, XS, Curve, plot_by
 from ffgb.report.document import document
 from ffgb.report.measured import GAMMA
-from ffgb.report.past import COSTS, Past
+from ffgb.report.past import COSTS, RISING, Past
 from ffgb.report.pieces import grid, method, rounds_table, section, tabular
 from ffgb.report.words import (
     KINDS,
@@ -71,7 +71,7 @@ def _best(pasts: Sequence[Past]) -> int | None:
         return None
     name = pasts[0].score
     scores = {run: value for run, past in enumerate(pasts) if (value := past.last(name)) is not None}
-    first = max if name.endswith("accuracy") else min
+    first = max if name.endswith(RISING) else min
     return first(scores, key=lambda run: scores[run]) if scores else None
 
 
@@ -115,7 +115,7 @@ def _score_columns(pasts: Sequence[Past], keys: Sequence[str], best: int | None,
             cells[best] = f"<b>{cells[best]}</b>"
         return column_name(name), cells
 
-    order = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
+    order = ("test_accuracy", "test_rmse", "test_concordance", "train_accuracy", "train_rmse")
     scores = [name for name in order if any(past.score == name for past in pasts)]
     losses = [name for name in ("test_loss", "train_loss") if any(past.last(name) is not None for past in pasts)]
     methods = [method(past) if alike else f"{method(past)} on {escaped(past.files, 60)}" for past in pasts]
@@ -185,7 +185,7 @@ def _overlaid(pasts: Sequence[Past], labels: Sequence[str], keys: Sequence[str])
             yield Curve(labels[run], costs, past.series(column), _look(run), run, run % len(MARKS))
 
     parts = [f'<p class="keys">{"".join(f"<span>{key}</span>" for key in keys)}</p>']
-    for column in ("test_accuracy", "test_rmse", "test_loss"):
+    for column in ("test_accuracy", "test_rmse", "test_concordance", "test_loss"):
         parts.append(grid(plots(capital(column_name(column)), column, XS)))
     parts.append(grid([*plots("Train loss", "train_loss", XS[:1]), *plots("Median γ", "gamma_median", XS[:1], GAMMA)]))
     losses = {past.config.get("loss") for past in pasts}

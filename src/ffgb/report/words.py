@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from ffgb.report.past import COSTS
+from ffgb.report.past import COSTS, MEASURES
 
 THIN = "\N{NO-BREAK SPACE}"
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -188,6 +189,7 @@ KINDS: Mapping[str, Kind] = {
     "seconds": Kind("time", seconds_text, _seconds_on_axis, zero=True, units=(1.0, 60.0, 3600.0), decades=MINUTES),
     "accuracy": Kind("accuracy", _percent, lambda v: f"{100 * v:.6g}{THIN}%", log=False, limits=(0.0, 1.0)),
     "rmse": Kind("RMSE"),
+    "concordance": Kind("c-index", lambda v: f"{v:.3f}", log=False, limits=(0.0, 1.0)),
     "loss": Kind("loss"),
     "gamma": Kind("γ", lambda v: f"{v:.3f}", log=False, zero=True, limits=(-math.inf, 1.0)),
     "share": Kind("share", _percent, lambda v: f"{100 * v:.6g}{THIN}%", log=False, zero=True, limits=(0.0, 1.0)),
@@ -203,7 +205,7 @@ def kind_of(column: str) -> Kind:
         return KINDS[column]
     if column.startswith("gamma"):
         return KINDS["gamma"]
-    for ending in ("accuracy", "rmse", "loss", "seconds"):
+    for ending in (*MEASURES, "loss", "seconds"):
         if column.endswith(ending):
             return KINDS[ending]
     for start in COSTS:
@@ -219,7 +221,8 @@ def column_name(column: str) -> str:
     ('test RMSE', 'least γ')
     """
     known = {"seconds": "time", "gamma_min": "least γ", "gamma_median": "median γ"}
-    return known.get(column) or column.replace("_", " ").replace("rmse", "RMSE").replace("gamma", "γ")
+    words = {"_": " ", "rmse": "RMSE", "concordance": "c-index", "gamma": "γ"}
+    return known.get(column) or functools.reduce(lambda text, pair: text.replace(*pair), words.items(), column)
 
 
 def setting_name(name: str) -> str:

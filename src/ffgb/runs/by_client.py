@@ -5,13 +5,13 @@ A server knows of its sites what they report; what is in their files it does not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from ffgb.core.losses.base import Measure
 from ffgb.core.questions import Question
 from ffgb.core.types import Array
 from ffgb.data import Dataset
@@ -21,7 +21,7 @@ from ffgb.runs.model import Model
 
 COLUMNS_SHOWN = 12
 """Columns that are written down."""
-SCORES = ("loss", "accuracy", "rmse")
+SCORES = ("loss", "accuracy", "rmse", "concordance")
 """Scores that are written down."""
 
 
@@ -29,12 +29,14 @@ def described(
     server: Server, model: Model, dataset: Dataset, names: Sequence[str], parts: Sequence[Array] | None
 ) -> dict[str, Any]:
     """What `clients.json` holds.  Without parts the rows are elsewhere, each site's held-out ones too."""
-    classification = model.job.loss.classification
-    test = _held_out(server, dataset) if parts is None else _scored(model, dataset, names)
+    measure = model.job.loss.measure
+    test = _held_out(server, dataset, measure) if parts is None else _scored(model, dataset, names)
     rows = []
     for i, name in enumerate(names):
-        held = {"labels": None, "target": None} if parts is None else _held(dataset, parts[i])
-        train = _score(server.conversation.seen[i], classification) if i in server.conversation.seen else None
+        held = {"labels": None, "target": None}
+        if parts is not None and model.job.loss.alone:  # signs of times are events: no mean of them is told
+            held = _held(dataset, parts[i])
+        train = _score(server.conversation.seen[i], measure) if i in server.conversation.seen else None
         if train is not None:
             del train["points"]
         points = server.clients.points[i] if server.clients.counted else None
@@ -96,12 +98,12 @@ def _columns(dataset: Dataset, parts: Sequence[Array]) -> list[dict[str, Any]]:
     ]
 
 
-def _held_out(server: Server, dataset: Dataset) -> dict[int, dict[str, Any]]:
+def _held_out(server: Server, dataset: Dataset, measure: Measure) -> dict[int, dict[str, Any]]:
     """What sites say of the rows they hold out: those that have any come in their order, after all that train."""
     assert dataset.site_test is not None
     with_tests = np.unique(dataset.site_test).tolist()
     found = {i: server.conversation.seen.get(server.N + j) for j, i in enumerate(with_tests)}
-    return {i: _score(seen, bool(dataset.classes)) for i, seen in found.items() if seen is not None}
+    return {i: _score(seen, measure) for i, seen in found.items() if seen is not None}
 
 
 def _scored(model: Model, dataset: Dataset, names: Sequence[str]) -> dict[int, dict[str, Any]]:
@@ -116,8 +118,7 @@ def _scored(model: Model, dataset: Dataset, names: Sequence[str]) -> dict[int, d
     }
 
 
-def _score(report: Message, classification: bool) -> dict[str, Any]:
+def _score(report: Message, measure: Measure) -> dict[str, Any]:
     points, weight = int(report.values["points"]), float(report.values["weight"])
-    score = float(report.values["score"]) / weight
-    named = {"accuracy": score} if classification else {"rmse": math.sqrt(score)}
-    return {"points": points, "loss": float(report.values["loss"]) / weight, **named}
+    score = measure.of(float(report.values["score"]) / weight)
+    return {"points": points, "loss": float(report.values["loss"]) / weight, measure.name: score}

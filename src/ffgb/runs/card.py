@@ -90,6 +90,11 @@ def _what(model: Model, config: Mapping[str, Any], summary: Mapping[str, Any], f
     )
 
 
+def _measure(summary: Mapping[str, Any]) -> str:
+    """What the model is judged by."""
+    return next(name for name in ("accuracy", "concordance", "rmse") if f"train_{name}" in summary or name == "rmse")
+
+
 def _overall(summary: Mapping[str, Any], name: str) -> str:
     scores = {label: summary.get(f"{key}_{name}") for key, label in (("test", "test"), ("train", "training"))}
     return ", ".join(f"{label} {name} **{score:.4f}**" for label, score in scores.items() if score is not None)
@@ -99,7 +104,7 @@ def _results_of(
     file: str, run: Run, model: Model, summary: Mapping[str, Any], known: Mapping[str, Any]
 ) -> tuple[list[str], bool]:
     """Of a model that was made after training: what it scores itself; and whether that is said client by client."""
-    name = "accuracy" if known["classes"] else "rmse"
+    name = _measure(summary)
     scores, why = measured(run, model)
     own = f"The model that it was made of, {_code(OWN)}, has {_overall(summary, name)}."
     if not scores:
@@ -109,19 +114,19 @@ def _results_of(
     found = [f"{_code(file)} has test {name} **{whole[name]:.4f}** at {whole['rows']:,} rows. {own}"]
     if len(scores) < 2:
         return found, False
-    worst = sorted(scores, key=lambda site: scores[site][name] * (1 if known["classes"] else -1))
+    worst = sorted(scores, key=lambda site: scores[site][name] * (-1 if name == "rmse" else 1))
     rows = [(_plain(site), f"{scores[site]['rows']:,}", _number(scores[site], name)) for site in worst]
     found += ["Clients, the worst first:", _table(("client", "rows held out", f"{name} there"), rows[:50])]
     return found + ([f"and {len(rows) - 50} more."] if len(rows) > 50 else []), True
 
 
 def _results(summary: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[list[str], bool]:
-    name = "accuracy" if known["classes"] else "rmse"
+    name = _measure(summary)
     overall = _overall(summary, name)
 
     def score(client: Mapping[str, Any]) -> float:
         found = client["test"] or client["train"]
-        return 0.0 if found is None else float(found[name]) * (1 if known["classes"] else -1)
+        return 0.0 if found is None else float(found[name]) * (-1 if name == "rmse" else 1)
 
     rows = [
         (

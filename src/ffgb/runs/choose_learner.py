@@ -49,6 +49,8 @@ def choose_learner(config: Any, dataset: Dataset, chosen: Mapping[str, Any]) -> 
     for why in (_not_grown(config, dataset, chosen), _too_large_for_trees(dataset)):
         if why is not None:
             return LearnerChoice(FEATURES, why)
+    if chosen["loss"] in LOSSES and not LOSSES[chosen["loss"]].alone and dataset.x.shape[1] <= MOST_COLUMNS:
+        return LearnerChoice(Additive.name, "times until events: there are fewer events than rows")
     why = _not_blended(config, dataset, chosen["loss"])
     if why is not None:
         return LearnerChoice(BoostedTrees.name, why)

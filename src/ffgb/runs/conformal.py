@@ -11,7 +11,7 @@ import pandas as pd
 from ffgb.core.conformal import Conformal
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, option
-from ffgb.runs.fit import HeldOut
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.model import Model
 
 FILE = "conformal.json"
@@ -20,8 +20,8 @@ NONE = "none"
 
 
 def calibrated(model: Model, rows: HeldOut) -> Conformal | None:
-    """Thresholds from rows that the model was not trained on; None for several targets."""
-    if not model.classes and model.job.loss.outputs != 1:
+    """Thresholds from rows that the model was not trained on; None for several targets, and for times."""
+    if not model.classes and (model.job.loss.outputs != 1 or not model.job.loss.alone):
         return None
     site = np.zeros(len(rows.y), np.int64) if rows.site is None else rows.site
     names = list(rows.names) if rows.site is not None else ["all"]

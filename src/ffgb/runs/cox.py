@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from ffgb.core.concordance import c_index
 from ffgb.core.regression.cox import COX_ERRORS, TIES, CoxErrors, CoxModel, EventCounts, fit_cox
 from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
-from ffgb.core.regression.survival import Survival, Ties, c_index
+from ffgb.core.regression.survival import Survival, Ties
 from ffgb.core.types import Array
 from ffgb.data.records import SITE, agreed_kinds, columns_of, levels_of
 from ffgb.errors import FFGBError, option

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ffgb.core.baseline import Hazards
 from ffgb.core.types import Array
 from ffgb.data import load_sites
 from ffgb.data.dataset import HOLDOUT
@@ -21,7 +22,9 @@ from ffgb.errors import FFGBError, option
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.conformal import columns as columns_of
 from ffgb.runs.directory import Run
-from ffgb.runs.fit import HeldOut, fit
+from ffgb.runs.fit import fit
+from ffgb.runs.fit_times import load as load_baseline
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.model import Model
 from ffgb.runs.private import private_rows
 
@@ -45,7 +48,12 @@ def scores_of_parts(model: Model, rows: HeldOut) -> dict[str, dict[str, Any]]:
     scores = {"all": {"rows": len(rows.y), **model.score(rows.x, rows.y, rows.weights)}}
     if rows.site is None or len(rows.names) == 1:
         return scores
-    return scores | model.score_by_site(rows.x, rows.y, rows.site, rows.names, rows.weights)
+    by_site = model.score_by_site(rows.x, rows.y, rows.site, rows.names, rows.weights)
+    if not model.job.loss.alone:  # rows of a site are at risk beside each other, and not those of several
+        names = [name for name in scores["all"] if name != "rows"]
+        sums = {name: sum(part["rows"] * part[name] for part in by_site.values()) for name in names}
+        scores["all"] |= {name: found / len(rows.y) for name, found in sums.items()}
+    return scores | by_site
 
 
 def held_out(run: Run, model: Model, files: Sequence[str] = (), target: str | None = None) -> HeldOut:
@@ -58,7 +66,8 @@ def held_out(run: Run, model: Model, files: Sequence[str] = (), target: str | No
         weights = dataset.weights_test
     if len(y) == 0:
         raise FFGBError(f"the run in {run.path} held out no test rows; name files to evaluate on with {option('data')}")
-    return HeldOut(x, y, names, site, weights)
+    baseline = None if model.job.loss.alone else load_baseline(run.path, missing=True)
+    return HeldOut(x, y, names, site, weights, baseline)
 
 
 def judge_again(path: Path, by: Sequence[str]) -> None:
@@ -126,12 +135,25 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**texts).rename(columns=quoted)  # type: ignore[arg-type]
 
 
-def predict(model: Model, file: Path, reading: Reading = PLAIN, threshold: float | None = None) -> pd.DataFrame:
+def predict(
+    model: Model,
+    file: Path,
+    reading: Reading = PLAIN,
+    threshold: float | None = None,
+    hazards: Hazards | None = None,
+    times: Sequence[float] = (),
+) -> pd.DataFrame:
     """A row a row of the file: the class and its probabilities, or the predicted value.
 
-    With the threshold of a coverage (conformal.py), there are the set of classes, or the ends of the interval, too.
+    With the threshold of a coverage (conformal.py), there are the set of classes, or the ends of the interval, too;
+    with hazards (fit_times.py), the chance to survive until some times.
     """
     x = model.read(file, reading)
+    if hazards is not None:
+        f = model.decision(x)[:, 0]
+        chances = hazards.survival(f, np.asarray(times, np.float64)).T
+        named = {f"survival_{t:g}": chance for t, chance in zip(times, chances, strict=True)}
+        return pd.DataFrame({"prediction": f, **named})
     more = pd.DataFrame(index=range(len(x))) if threshold is None else columns_of(model, x, threshold)
     if not model.classes:
         values = model.predict(x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, final
 
@@ -18,8 +19,9 @@ from scipy.special import logit
 from ffgb.core.contributions import contributions, leaves
 from ffgb.core.disclosure import LEAST, joined
 from ffgb.core.estimates import Sampled, mean
-from ffgb.core.functions import OpenSum
+from ffgb.core.functions import ClosedSum, OpenSum
 from ffgb.core.judgement import CLOSEST
+from ffgb.core.losses.links import Identity
 from ffgb.core.seeds import stream
 from ffgb.core.types import Array
 from ffgb.data import Dataset
@@ -27,9 +29,10 @@ from ffgb.data.reading import Reading
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import MISSING
 from ffgb.learners.boosted_trees import BoostedTrees
+from ffgb.learners.linear import Linear
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
-from ffgb.runs.fit import FEW_VALUES, HeldOut
+from ffgb.runs.held_out import FEW_VALUES, HeldOut
 from ffgb.runs.model import Model
 
 FILE = "effects.json"
@@ -41,6 +44,8 @@ POINTS = 15
 """Values of a column of numbers, at most."""
 GROUPS = 12
 """Categories of a column, at most: the rarest are joined."""
+PAIRED, PAIRED_VALUES, PAIRED_ROWS = 6, 6, 200
+"""Columns that are looked at in pairs, values of each, and rows, at most."""
 
 
 @final
@@ -90,6 +95,7 @@ def explain(run: Run) -> dict[str, Any]:
         by_name = {column.name: column for column in columns}
         most = [by_name[row["column"]] for row in ranked[:SHAPES]]
         found["shapes"] = [shape for c in most if (shape := shape_of(model, dataset.x, c)) is not None]
+        found["interactions"] = interactions(model, dataset.x, most[:PAIRED])
     return found
 
 
@@ -104,6 +110,8 @@ def _data(run: Run) -> Dataset:
 
 def _unit(model: Model) -> str:
     """What predictions of shapes are."""
+    if not model.job.loss.alone:
+        return "log hazard ratio"
     return f"probability of {model.classes[1]}" if len(model.classes) == 2 else "prediction"
 
 
@@ -117,7 +125,7 @@ def importance(model: Model, rows: HeldOut, columns: Sequence[Raw], seed: int = 
     x, y = rows.x[some], rows.y[some]
     site = np.zeros(len(y), np.int64) if rows.site is None else rows.site[some]
     sampled = Sampled.of(len(y), None if rows.weights is None else rows.weights[some], site)
-    before, orders = _losses(model, x, y), [_within(site, rng) for _ in range(REPEATS)]
+    before, orders = losses(model, x, y, site), [_within(site, rng) for _ in range(REPEATS)]
     found = []
     for column in columns:
         at = [*column.places, *([column.flag] if column.flag is not None else [])]
@@ -125,7 +133,7 @@ def importance(model: Model, rows: HeldOut, columns: Sequence[Raw], seed: int = 
         for order in orders:
             shuffled = x.copy()
             shuffled[:, at] = x[order][:, at]
-            rise += (_losses(model, shuffled, y) - before) / REPEATS
+            rise += (losses(model, shuffled, y, site) - before) / REPEATS
         found.append({"column": column.name, **mean(rise, sampled).to_json()})
     return sorted(found, key=lambda row: -row["value"])
 
@@ -139,10 +147,16 @@ def _within(site: Array, rng: np.random.Generator) -> Array:
     return order
 
 
-def _losses(model: Model, x: Array, y: Array) -> Array:
+def losses(model: Model, x: Array, y: Array, site: Array) -> Array:
+    """The loss of each row: of classes, of times, or the squared error in the target's own units."""
     f = model.decision(x)
     if model.classes:
         return model.losses(f, y)
+    if not model.job.loss.alone:  # rows of a site are at risk beside each other
+        found = np.zeros(len(y))
+        for k in np.unique(site):
+            found[site == k] = model.job.loss.value(f[site == k], y[site == k])
+        return found
     values = model.job.predicted(f)
     error: Array = np.square(values - y.reshape(values.shape)).sum(axis=1)
     return error
@@ -172,12 +186,67 @@ def shape_of(model: Model, x: Array, column: Raw) -> dict[str, Any] | None:
 
 
 def _means(model: Model, x: Array) -> tuple[float, float]:
-    """Means of f, as log odds or in the target's units, and of predictions."""
+    """Means of f, as log odds or in the target's units (behind a link: in its own), and of predictions."""
     if model.classes:
         p = model.predict_proba(x)[:, 1]
         return float(logit(np.clip(p, CLOSEST, 1 - CLOSEST)).mean()), float(p.mean())
-    f = model.decision(x)
-    return float(f[:, 0].mean()), float(model.job.predicted(f)[:, 0].mean())
+    f, (scale, mean) = model.decision(x), _units(model)
+    return float(f[:, 0].mean() * scale[0] + mean[0]), float(model.job.predicted(f)[:, 0].mean())
+
+
+def _units(model: Model) -> tuple[Array, Array]:
+    """By what f is multiplied, and what is added, to have the target's own units: 1 and 0 where a link is between."""
+    target, outputs = model.job.target, model.job.loss.outputs
+    if target is None or not isinstance(model.job.loss.link, Identity):
+        return np.ones(outputs), np.zeros(outputs)
+    return np.broadcast_to(target.scale, outputs), np.broadcast_to(target.mean, outputs)
+
+
+def interactions(model: Model, x: Array, columns: Sequence[Raw]) -> list[dict[str, Any]]:
+    """For each pair of columns, how far f is from a sum of what each of them does, the strongest pair first.
+
+    The mean of f is taken with both columns set to values.  What is left of it after the means over either column is
+    the interaction; its `strength` is the standard deviation, by the rows that have about each value, as if columns
+    were independent.  For an additive model all are 0.
+    """
+    sample = x[np.sort(stream(0, "shapes").permutation(len(x))[:PAIRED_ROWS])]
+    known = [(column.name, *_coarse(*_settings(x, column))) for column in columns]
+    found = []
+    for (first, a, rows_a), (second, b, rows_b) in combinations([each for each in known if len(each[1]) > 1], 2):
+        f = np.array([[_mean_with(model, sample, one, other) for other in b] for one in a])
+        p, q = (np.array(rows) / sum(rows) for rows in (rows_a, rows_b))
+        left = f - (f @ q)[:, None] - p @ f + p @ f @ q
+        found.append(
+            {
+                "columns": [first, second],
+                "strength": float(np.sqrt(p @ np.square(left) @ q)),
+                "values": [[setting[0] for setting in some] for some in (a, b)],
+                "f": f.tolist(),
+                "interaction": left.tolist(),
+            }
+        )
+    return sorted(found, key=lambda pair: -pair["strength"])
+
+
+def _coarse(settings: list[Setting], rows: list[int]) -> tuple[list[Setting], list[int]]:
+    """Some of the values of a column, each for the rows that are nearest to it."""
+    if len(settings) <= PAIRED_VALUES:
+        return settings, rows
+    kept = np.unique(np.linspace(0, len(settings) - 1, PAIRED_VALUES).round().astype(int))
+    counts = np.bincount(_nearest(kept, np.arange(len(settings))), rows, len(kept))
+    return [settings[k] for k in kept], [int(n) for n in counts]
+
+
+def _mean_with(model: Model, x: Array, one: Setting, other: Setting) -> float:
+    """The mean of f with two columns set to values: log odds, log hazard ratios, or the target's units."""
+    found = 0.0
+    for places, share in one[2]:
+        for more, part in other[2]:
+            there = x.copy()
+            for j, value in {**places, **more}.items():
+                there[:, j] = value
+            found += share * part * _means(model, there)[0]
+    return found
 
 
 Setting = tuple[str, float | None, list[tuple[dict[int, float], float]]]
@@ -229,27 +298,43 @@ def _of_categories(x: Array, column: Raw) -> tuple[list[Setting], list[int]]:
 
 
 def contributions_of(run: Run, file: Path, reading: Reading | None = None) -> pd.DataFrame:
-    """A row a row of the file: what each column adds to f, beginning with the mean.  Exact, for sums of trees.
+    """A row a row of the file: what each column adds to f, beginning with the mean.
 
+    Exact Shapley values, for sums of trees and for lines; columns that are not known are drawn independently.
     f is the log odds of the second class, or of several the score of the predicted one, or the target in its own units
     if the loss has the identity link.
     """
     model = Model.load(run.path)
-    family = model.family
-    if not isinstance(family, BoostedTrees) or not isinstance(model.f, OpenSum):
-        raise FFGBError(
-            "contributions of single rows are exact for sums of trees only; train with "
-            f"{option('learner', 'trees')}, additive or blend"
-        )
     x = model.read(file, reading or Reading.of(run.config).of_values)
-    cells, dataset = family.layout.cells, _data(run)
-    known = family.features(dataset.x)
-    shares = [np.bincount(known[:, c], minlength=int(n))[: int(n)] / len(known) for c, n in enumerate(cells)]
-    some = (leaf for block in model.f.blocks for leaf in leaves(block.stack, block.weights, cells))
-    found, base = contributions(some, family.features(x), shares, family.outputs)
-    f = model.f.evaluate(family.features(x))
-    output = f.argmax(axis=1) if family.outputs > 1 else np.zeros(len(f), np.int64)
-    own, start, whole = found[np.arange(len(f)), :, output], base[output], f[np.arange(len(f)), output]
-    names = list(family.features.names)
+    names, found, base = _adding_up(model, x, _data(run).x)
+    f = model.decision(x)
+    output = f.argmax(axis=1) if f.shape[1] > 1 else np.zeros(len(f), np.int64)
+    scale, mean = (part[output] for part in _units(model))
+    whole, start = f[np.arange(len(f)), output] * scale + mean, base[output] * scale + mean
+    own = found[np.arange(len(f)), :, output] * scale[:, None]
     columns: Mapping[str, Any] = {"prediction": model.predict(x), "f": whole, "mean": start}
     return pd.DataFrame({**columns, **{name: own[:, c] for c, name in enumerate(names)}})
+
+
+def _adding_up(model: Model, x: Array, known: Array) -> tuple[list[str], Array, Array]:
+    """Names of columns, what each adds to f at rows x, (n, columns, outputs), and f where none is known, (outputs,).
+
+    `known` are rows by which a column that is not known is drawn.
+    """
+    family = model.family
+    if isinstance(family, BoostedTrees) and isinstance(model.f, OpenSum):
+        cells, of_known = family.layout.cells, family.features(known)
+        shares = [np.bincount(of_known[:, c], minlength=int(n))[: int(n)] / len(known) for c, n in enumerate(cells)]
+        some = (leaf for block in model.f.blocks for leaf in leaves(block.stack, block.weights, cells))
+        return list(family.features.names), *contributions(some, family.features(x), shares, family.outputs)
+    if isinstance(family, Linear) and isinstance(model.f, ClosedSum) and family.features.dimension == x.shape[1]:
+        columns = raw_columns(model.columns, x.shape[1])
+        z, mean = family.features(x).astype(np.float64), family.features(known).mean(axis=0, dtype=np.float64)
+        own = (z - mean)[:, :, None] * model.f.parameters["weight"][:-1]
+        joined = [own[:, [*c.places, *([] if c.flag is None else [c.flag])]].sum(axis=1) for c in columns]
+        base = model.f.evaluate(mean[None])[0]
+        return [c.name for c in columns], np.stack(joined, axis=1), base
+    raise FFGBError(
+        "contributions of single rows are exact for sums of trees and for lines only; train with "
+        f"{option('learner', 'trees')}, additive, blend or linear"
+    )

@@ -6,10 +6,8 @@ each class only (core/disclosure.py), and no two tables together tell of fewer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -20,33 +18,17 @@ from ffgb.core.estimates import LEVEL, Estimate, Sampled
 from ffgb.core.probability_cells import ProbabilityCells
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, SettingError
-from ffgb.features.tables import MISSING
+from ffgb.runs.fit_times import fit_times
+from ffgb.runs.held_out import HeldOut, subgroups
 from ffgb.runs.model import Model
 
 Scores: TypeAlias = dict[str, Any]
 CLASSES, NUMBER = "classes", "number"
-FEW_VALUES = 6
-"""A column of at most so many numbers is one of categories, for subgroups."""
-QUARTERS = (0.25, 0.5, 0.75)
 CELLS = (60, 40, 25, MOST_TRIED, 8, 5, 3)
 """Cells that curves are drawn from, at most: fewer if more would tell of few rows beside other tables."""
 CONFUSIONS = 6
 """Groups of sites that have tables of confusion, at most."""
 THRESHOLD = 0.5
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Rows that a model is judged by."""
-
-    x: Array
-    y: Array
-    names: Sequence[str]
-    """Of sites."""
-    site: Array | None
-    """The number of each row's site; None if rows are of no site."""
-    weights: Array | None = None
 
 
 def fit(
@@ -83,6 +65,8 @@ def fit(
     """
     if not 0.0 < threshold < 1.0:
         raise SettingError("threshold", f"is a probability between 0 and 1, not {threshold:g}")
+    if not model.job.loss.alone:
+        return fit_times(model, rows, by=by, least=least, level=level)
     return _Judge(model, rows, threshold, least, level).judged(by)
 
 
@@ -296,47 +280,6 @@ class _Judge:
             return False
         self.published.append(groups)
         return True
-
-
-def subgroups(model: Model, x: Array, column: str) -> tuple[list[str], Array]:
-    """The groups of a column in words, and the group of each row: categories, few numbers, or quarters."""
-    names = list(model.columns)
-    categories = [name for name in names if name.startswith(f"{column}=")]
-    if categories:
-        place = x[:, [names.index(name) for name in categories]]
-        group = np.where(place.any(axis=1), place.argmax(axis=1), len(categories))
-        words = [name.partition("=")[2] for name in categories]
-        return [*words, "any other"], group
-    if column not in names:
-        raws = dict.fromkeys(name.partition("=")[0] for name in names if not name.endswith(f" {MISSING}"))
-        raise SettingError("by", f"names {column!r}, which the model has no column of; there are {', '.join(raws)}")
-    values = x[:, names.index(column)].astype(np.float64)
-    different = np.unique(values)
-    if len(different) <= FEW_VALUES:
-        words, group = [f"{v:g}" for v in different], np.searchsorted(different, values)
-    else:
-        cuts = np.unique([rounded(c) for c in np.quantile(values, QUARTERS)])
-        ends = [f"{c:g}" for c in cuts]
-        words = [
-            f"below {ends[0]}",
-            *(f"{a} to {b}" for a, b in pairwise(ends)),
-            f"{ends[-1]} or more",
-        ]
-        group = np.searchsorted(cuts, values, side="right")
-    flag = f"{column} {MISSING}"
-    if flag in names:
-        gone = x[:, names.index(flag)] == 1
-        words, group = [*words, "missing"], np.where(gone, len(words), group)
-    return words, group
-
-
-def rounded(value: float) -> float:
-    """A number in two figures: a quantile itself is a row's value.
-
-    >>> rounded(53.7), rounded(0.01234)
-    (54.0, 0.012)
-    """
-    return float(f"{value:.1e}") if math.isfinite(value) else value
 
 
 def _counts(group: Array, kinds: Array, groups: int, number: int) -> Array:

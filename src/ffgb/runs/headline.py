@@ -12,7 +12,7 @@ from typing import Any
 from ffgb.core.statistics import LEVEL as LEVEL
 from ffgb.report.words import chosen_of
 
-SCORES = ("test_accuracy", "test_rmse", "train_accuracy", "train_rmse")
+SCORES = ("test_accuracy", "test_rmse", "test_concordance", "train_accuracy", "train_rmse", "train_concordance")
 LOSSES = ("train_loss", "test_loss")
 
 
@@ -61,11 +61,11 @@ _MORE = {"test_auc": "AUC", "test_loss": "log loss"}
 
 
 def _called(name: str) -> str:
-    return name.replace("_", " ").replace("rmse", "RMSE")
+    return name.replace("_", " ").replace("rmse", "RMSE").replace("concordance", "c-index")
 
 
 def _figure(name: str, value: float) -> str:
-    return f"{value:.4f}" if "accuracy" in name else f"{value:.4g}"
+    return f"{value:.4f}" if name.endswith(("accuracy", "concordance")) else f"{value:.4g}"
 
 
 def _interval(summary: Mapping[str, Any], name: str) -> list[str]:

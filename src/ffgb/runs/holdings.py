@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ffgb.core.distilled_mean import DistilledMean
+from ffgb.core.losses import LOSSES
 from ffgb.core.means import make_aggregate
 from ffgb.core.types import Array
 from ffgb.data import Dataset, partition
@@ -35,7 +36,7 @@ def make_parts(config: Config, dataset: Dataset) -> list[Array]:
 def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple[list[Holding], dict[str, Any]]:
     """Who holds what: the clients' parts of the training rows, then the test rows."""
     clients = [Holding(dataset.x, dataset.y, rows, dataset.weights) for rows in parts]
-    tests = in_parts(dataset.x_test, dataset.y_test, dataset.weights_test)
+    tests = _tests(config, dataset)
     options = {
         **server_options(config),
         "points": [len(rows) for rows in parts],
@@ -43,6 +44,14 @@ def make_holdings(config: Config, dataset: Dataset, parts: list[Array]) -> tuple
         "tests": len(tests),
     }
     return clients + tests, options
+
+
+def _tests(config: Config, dataset: Dataset) -> list[Holding]:
+    """The test rows in parts: of a site each, where rows of a site are at risk beside each other."""
+    x, y, weights, site = dataset.x_test, dataset.y_test, dataset.weights_test, dataset.site_test
+    if config.loss in LOSSES and not LOSSES[config.loss].alone and config.split == "natural" and site is not None:
+        return [Holding(x, y, np.flatnonzero(site == k), weights) for k in np.unique(site)]
+    return in_parts(x, y, weights)
 
 
 def distilled_mean(config: Config, dataset: Dataset) -> DistilledMean:

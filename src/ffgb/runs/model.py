@@ -108,6 +108,10 @@ class Model:
             right = p.argmax(axis=1) == y
             score = {"loss": _mean(self.losses(f, y), weights), "accuracy": _mean(right, weights)}
             return score | scores_of(p, y, weights)
+        if not self.job.loss.alone:
+            measure = self.job.loss.measure
+            own = self.job.loss.scores(f, y, weights=weights)[measure.summed]
+            return {"loss": _mean(self.job.loss.value(f, y), None), measure.name: measure.of(own / len(y))}
         target = self.job.target
         scaled = y if target is None else target.encode(y)
         values = self.job.predicted(f)

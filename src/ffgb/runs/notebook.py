@@ -88,7 +88,7 @@ def result_html(lines: Sequence[str], metrics: Sequence[Mapping[str, Any]]) -> s
 
 def _curve(metrics: Sequence[Mapping[str, Any]]) -> str:
     """The score of each round as a small curve with its first and last values."""
-    names = ("test_accuracy", "test_rmse", "test_loss", "train_loss")
+    names = ("test_accuracy", "test_rmse", "test_concordance", "test_loss", "train_loss")
     name = next((n for n in names if metrics and metrics[-1].get(n) is not None), None)
     values = [float(line[name]) for line in metrics if line.get(name) is not None] if name is not None else []
     if name is None or len(values) < 3 or min(values) == max(values):
@@ -98,7 +98,7 @@ def _curve(metrics: Sequence[Mapping[str, Any]]) -> str:
     points = " ".join(
         f"{4 + (WIDTH - 8) * i / across:.1f},{4 + (HEIGHT - 8) * (high - v) / span:.1f}" for i, v in enumerate(values)
     )
-    called = name.replace("_", " ").replace("rmse", "RMSE")
+    called = name.replace("_", " ").replace("rmse", "RMSE").replace("concordance", "c-index")
     caption = f"{called} by rounds: {values[0]:.4g} after the first, {values[-1]:.4g} after the last"
     return (
         f'<svg role="img" aria-label="{caption}" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '

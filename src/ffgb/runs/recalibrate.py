@@ -17,7 +17,7 @@ from ffgb.errors import FFGBError, SettingError
 from ffgb.files import atomic_write
 from ffgb.runs.directory import Run
 from ffgb.runs.evaluate import held_out
-from ffgb.runs.fit import HeldOut
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.model import Model
 
 FOLDS = 10

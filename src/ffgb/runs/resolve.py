@@ -18,8 +18,10 @@ from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.algorithms.parametric import Parametric
 from ffgb.core.losses import LOSSES, Loss
+from ffgb.core.losses.cox import Cox
 from ffgb.core.types import Array
 from ffgb.data import Dataset
+from ffgb.data.targets import time_and_event
 from ffgb.errors import FFGBError, SettingError, option
 from ffgb.features.catalogue import SMOOTH, TIED, Space, default_map
 from ffgb.features.encoder import Encoder
@@ -213,11 +215,32 @@ def _who(config: Any, dataset: Dataset) -> dict[str, Any]:
 
 
 def _loss(config: Any, dataset: Dataset, algorithm: type[Algorithm]) -> str:
+    times = time_and_event(config.target) is not None
+    if times and config.loss not in ("auto", Cox.name):
+        raise FFGBError(
+            f"{option('target', config.target)} is a time until an event, and {option('loss', config.loss)} knows of "
+            f"no events; leave {option('loss')} out"
+        )
+    if times or config.loss == Cox.name:
+        _check_times(config)
+        return Cox.name
     if config.loss != "auto":
         return str(config.loss)
     if not dataset.classes:
         return str(algorithm.defaults.get("regression_loss", "square"))
     return "logistic" if len(dataset.classes) == 2 else "cross-entropy"
+
+
+def _check_times(config: Any) -> None:
+    """Settings that the Cox loss has no form for."""
+    for name in ("weights", "exposure", "class_weight", "distill"):
+        if getattr(config, name, None):
+            raise SettingError(name, f"cannot be combined with {option('loss', Cox.name)}; leave it out")
+    if config.learner == Blend.name:
+        raise FFGBError(
+            f"a blend sets rows aside, and in {option('loss', Cox.name)} every row counts the others at risk beside "
+            f"it; choose {option('learner', 'additive')} or trees"
+        )
 
 
 def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: bool) -> dict[str, Any]:

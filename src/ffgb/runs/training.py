@@ -45,8 +45,11 @@ from ffgb.runs.config import Config, load_data
 from ffgb.runs.conformal import FILE as CONFORMAL
 from ffgb.runs.conformal import calibrated
 from ffgb.runs.directory import Run
-from ffgb.runs.fit import HeldOut, fit
+from ffgb.runs.fit import fit
+from ffgb.runs.fit_times import FILE as BASELINE
+from ffgb.runs.fit_times import baseline_of
 from ffgb.runs.headline import headline, rounds_used
+from ffgb.runs.held_out import HeldOut
 from ffgb.runs.holdings import distilled_mean, make_holdings, make_parts, server_options
 from ffgb.runs.learners import make_algorithm, make_learner, make_student
 from ffgb.runs.model import Model
@@ -397,10 +400,15 @@ class _Training:
     def _judge(self, run: Run, model: Model) -> None:
         """Write how well the model fits the rows held out, and how far it is off there, if these are here."""
         dataset = self.dataset
-        if self.parts is None or not len(dataset.y_test):
+        if self.parts is None:
+            return
+        baseline = None if model.job.loss.alone else baseline_of(model, dataset)
+        if baseline is not None:
+            run.write_json(BASELINE, baseline.to_json())
+        if not len(dataset.y_test):
             return
         site = dataset.site_test if self.config.split == "natural" else None
-        rows = HeldOut(dataset.x_test, dataset.y_test, dataset.sites, site, dataset.weights_test)
+        rows = HeldOut(dataset.x_test, dataset.y_test, dataset.sites, site, dataset.weights_test, baseline)
         run.write_json("fit.json", fit(model, rows))
         if (thresholds := calibrated(model, rows)) is not None:
             run.write_json(CONFORMAL, thresholds.to_json())

@@ -21,6 +21,7 @@ from ffgb.data import Dataset
 from ffgb.errors import FFGBError
 from ffgb.runs.config import SETTINGS, Config, load_data
 from ffgb.runs.directory import Run
+from ffgb.runs.explain import losses
 from ffgb.runs.model import Model
 from ffgb.runs.training import model_in_memory
 
@@ -76,7 +77,7 @@ def _compared(model: Model, dataset: Dataset, asked: Config, on_training: Callab
                 "others": _rise(without, ~here, dataset),
             }
         )
-    return {"loss": "squared error" if not model.classes else "loss", "sites": rows}
+    return {"loss": "loss" if model.classes or not model.job.loss.alone else "squared error", "sites": rows}
 
 
 def _rise(difference: Array | None, some: Array, dataset: Dataset) -> dict[str, Any] | None:
@@ -91,12 +92,8 @@ def _rise(difference: Array | None, some: Array, dataset: Dataset) -> dict[str, 
 
 def _losses(model: Model, dataset: Dataset) -> Array:
     """Of the held-out rows; squared errors are in the target's own units."""
-    f, y = model.decision(dataset.x_test), dataset.y_test
-    if model.classes:
-        return model.losses(f, y)
-    values = model.job.predicted(f)
-    error: Array = np.square(values - y.reshape(values.shape)).sum(axis=1)
-    return error
+    assert dataset.site_test is not None
+    return losses(model, dataset.x_test, dataset.y_test, dataset.site_test)
 
 
 def _trained(dataset: Dataset, asked: Config, sites: list[int]) -> Model | None:

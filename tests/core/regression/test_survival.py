@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifelines.utils import concordance_index
 
-from ffgb.core.regression.survival import Stratum, Ties, c_index, concordance
+from ffgb.core.concordance import c_index, concordance
+from ffgb.core.regression.survival import Stratum, Ties
 from ffgb.core.types import Array
 
 

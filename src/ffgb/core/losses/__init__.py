@@ -21,6 +21,7 @@ from ffgb.core.losses.base import Loss as Loss
 from ffgb.settings import METHOD, Setting
 
 if TYPE_CHECKING:  # a type checker cannot see names that are discovered; at run time these lines do nothing
+    from ffgb.core.losses.cox import Cox as Cox
     from ffgb.core.losses.cross_entropy import CrossEntropy as CrossEntropy
     from ffgb.core.losses.gamma import Gamma as Gamma
     from ffgb.core.losses.huber import Huber as Huber

@@ -1,7 +1,8 @@
 """What a loss is: ℓ(f, y), convex in f, with all that training, prediction and reports must know of it.
 
-A loss acts row by row: on values f (n, c) of a function at n points and their targets y.  Its functional gradient
-∇R[f](x_j) = ∇₁ℓ(f(x_j), y_j) is again an (n, c) array (the paper's eq. subgradient_empirical, without the μf part).
+A loss acts row by row (but for the Cox loss, which says that it is not `alone`): on values f (n, c) of a function at n
+points and their targets y.  Its functional gradient ∇R[f](x_j) = ∇₁ℓ(f(x_j), y_j) is again an (n, c) array (the
+paper's eq. subgradient_empirical, without the μf part).
 
 There are two units.  In *training units* the targets are (y − mean)/scale, with the arrays that `Loss.scaling` returns;
 `value`, `gradient`, `curvature`, `scores` and `check` take targets in training units.  *Own units* are those of the
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
@@ -20,6 +22,21 @@ from ffgb.core.losses.links import Identity, Link
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError
+
+
+@final
+@dataclass(frozen=True)
+class Measure:
+    """What people judge a model by beside its loss: a mean over rows, or the root of one."""
+
+    name: str
+    summed: str
+    """What `Loss.scores` calls the sum over rows."""
+    root: bool = False
+
+    def of(self, mean: float) -> float:
+        """Return the number that people know, from a mean over rows."""
+        return math.sqrt(mean) if self.root else mean
 
 
 class Loss(ABC):
@@ -41,6 +58,15 @@ class Loss(ABC):
 
     least: float = -math.inf
     """The infimum of ℓ over all f and y."""
+
+    measure: ClassVar[Measure] = Measure("rmse", "squared_error", root=True)
+    """What models are judged by beside the loss."""
+
+    alone: bool = True
+    """What a row contributes depends on no other row of its client."""
+
+    dispersed: bool = True
+    """The loss is no log likelihood: how much targets scatter is estimated, too."""
 
     smooth: bool = True
     """`smoothness` bounds the curvature everywhere.  If not, checks that need such a bound must skip this loss."""
@@ -270,6 +296,8 @@ class ClassificationLoss(Loss):
     """A loss whose targets are class indices.  It must define `probability` besides."""
 
     classification = True
+    dispersed = False
+    measure = Measure("accuracy", "correct")
     least = 0.0
 
     @abstractmethod

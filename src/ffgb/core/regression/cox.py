@@ -12,12 +12,13 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from ffgb.core.concordance import concordance
 from ffgb.core.exact_sums import Sizes, counted, whole
 from ffgb.core.questions import Ask, Here, Question, Sum
 from ffgb.core.regression.columns import check_collinear, check_sizes, listed, solve, standardised, to_own_units
 from ffgb.core.regression.design import Design, DesignColumn, combined, records_of
 from ffgb.core.regression.sums import ColumnOrders, ColumnSums, unit_of
-from ffgb.core.regression.survival import Stratum, Survival, Ties, concordance
+from ffgb.core.regression.survival import Stratum, Survival, Ties
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, option
 

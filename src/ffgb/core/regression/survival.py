@@ -1,11 +1,11 @@
-"""Times until an event at one site: the partial likelihood with its derivatives, residuals, and concordance.
+"""Times until an event at one site: the partial likelihood with its derivatives and residuals.
 
 A stratum is a set of rows that are at risk beside each other: those of a site, or of a site and a category.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
@@ -134,57 +134,3 @@ def _by_group(values: Array, group: Array, number: int) -> Array:
     found = np.zeros((number, *values.shape[1:]))
     np.add.at(found, group, values)
     return found
-
-
-def concordance(time: Array, event: Array, risk: Array) -> tuple[int, int, int]:
-    """Pairs of rows that are in the right order, that have the same risk, and that can be compared.
-
-    A pair can be compared if one has an event before the time of the other, or at a time at which the other had none.
-    It is in the right order if the one with the event has the higher risk.
-
-    >>> concordance(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), np.array([2.0, 3.0, 1.0]))
-    (2, 0, 3)
-    """
-    order = np.lexsort((~event.astype(bool), -time))  # the last first; at one time, rows with an event first
-    rank = np.unique(risk, return_inverse=True)[1] + 1
-    size = int(rank.max(initial=0))
-    tree, right, same, pairs, inside = np.zeros(size + 1, np.int64), 0, 0, 0, 0
-    time, event, rank = time[order], event[order].astype(bool), rank[order]
-    at = 0
-    while at < len(time):
-        end = at + int(np.searchsorted(-time[at:], -time[at], "right"))
-        censored = [int(r) for r, e in zip(rank[at:end], event[at:end], strict=True) if not e]
-        for r in censored:
-            _insert(tree, r, size)
-        inside += len(censored)
-        happened = [int(r) for r, e in zip(rank[at:end], event[at:end], strict=True) if e]
-        for r in happened:
-            below, upto = _count(tree, r - 1), _count(tree, r)
-            right, same, pairs = right + below, same + upto - below, pairs + inside
-        for r in happened:
-            _insert(tree, r, size)
-        inside += len(happened)
-        at = end
-    return right, same, pairs
-
-
-def _insert(tree: Array, place: int, size: int) -> None:
-    """One more at a place of a binary indexed tree."""
-    while place <= size:
-        tree[place] += 1
-        place += place & -place
-
-
-def _count(tree: Array, place: int) -> int:
-    """How many there are up to a place."""
-    found = 0
-    while place > 0:
-        found += int(tree[place])
-        place -= place & -place
-    return found
-
-
-def c_index(pairs: Sequence[float]) -> float | None:
-    """The share of comparable pairs in the right order, pairs of the same risk by half; None without such pairs."""
-    right, same, total = pairs
-    return float((right + 0.5 * same) / total) if total else None
