@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from ffgb import Config, train
+from ffgb import train
 from ffgb.data import Dataset
 from ffgb.engines.local import InProcess
+from table_pooled import settings_of
 from table_rows import Array, Rows
 from table_scores import MAIN, scores
 
@@ -46,11 +46,7 @@ def ours(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
     read: list[Dataset] = []
     with tempfile.TemporaryDirectory() as name, counted() as sent:
         files, test = rows.write(Path(name))
-        task = "classification" if rows.classes else "regression"
-        # what is text is a category, as for the libraries: a site may have codes alone that look like numbers
-        text = tuple(name for name in rows.x if not pd.api.types.is_numeric_dtype(rows.x[name]))
-        known = {"target": "target", "task": task, "categories": text, "seed": rows.seed}
-        config = Config(data=tuple(map(str, files)), **{**known, **settings})
+        config = settings_of(rows, tuple(map(str, files)), **settings)
         result = train(config, workers=0, on_start=lambda config, dataset: read.append(dataset))
         x = result.model.read(test)
     held_out, model = read[0], result.model

@@ -26,6 +26,7 @@ from threadpoolctl import threadpool_limits
 from table_central import BAGGED, CENTRAL, alone, bagged
 from table_list import TABLES, Entry, UnavailableError
 from table_ours import ours
+from table_pooled import pooled
 from table_rows import Rows, rows_of
 from table_scores import scores
 from table_summary import summarise
@@ -42,7 +43,9 @@ OURS: dict[str, dict[str, Any]] = {
     **{f"ffgb-{learner}-named": {"learner": learner, "rare": 1} for learner in ("trees", "additive", "blend")},
 }
 """The settings that are not the defaults."""
-METHODS = (*CENTRAL, "alone", *BAGGED, *OURS)
+POOLED = "ffgb-auto-pooled"
+"""The model of `ffgb-auto`, computed by one client with all rows (table_pooled.py)."""
+METHODS = (*CENTRAL, "alone", *BAGGED, *OURS, POOLED)
 
 
 def measured(method: str, rows: Rows) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def measured(method: str, rows: Rows) -> dict[str, Any]:
             rounds, scaled = BAGGED[method]
             predicted, cost = bagged(rows, rounds, 0.1 / rows.sites if scaled else 0.1)
         else:
-            predicted, cost = ours(rows, **OURS[method])
+            predicted, cost = pooled(rows) if method == POOLED else ours(rows, **OURS[method])
         found = scores(task, predicted, truth)
     return {**found, **cost, "seconds": round(time.perf_counter() - begins, 2)}
 
