@@ -64,6 +64,14 @@ def test_test_rows_are_those_that_the_library_holds_out(name: str, tmp_path: Pat
     assert test.exists()
 
 
+def test_one_client_with_all_rows_trains_the_model_of_the_sites() -> None:
+    rows = module("table_rows").rows_of(entry("wine"), 0, 20_000)
+    together, found = module("table_pooled").pooled(rows, rounds=3)
+    apart, cost = module("table_ours").ours(rows, rounds=3)
+    assert np.array_equal(together, apart)
+    assert (found["learner"], cost["learner"], found["rounds"]) == ("blend", "blend", 3)
+
+
 def test_a_large_table_is_represented_by_some_rows() -> None:
     rows = module("table_rows").rows_of(entry("digits"), 0, 300)
     assert len(rows.y) <= 300
