@@ -134,6 +134,16 @@ def test_the_summary_has_the_gaps_of_both_halves() -> None:
     assert "behind plain linear: 1 of 1 (b)" in held
 
 
+def test_a_method_stands_in_for_another_where_that_has_no_result() -> None:
+    other = [{**lines()[0], "method": "ffgb-other", "auc": 0.7}, {**lines()[-1], "method": "ffgb-other", "rmse": 3.0}]
+    kept = [line for line in lines() if (line["method"], line["table"]) != ("ffgb-trees", "b")]
+    found = module("table_summary").standing_in([*kept, *other], ["ffgb-trees", "ffgb-other"])
+    ours = {line["table"]: line for line in found if line["method"] == "ffgb-trees"}
+    assert ours["a"] == lines()[0]
+    assert ours["b"]["rmse"] == 3.0
+    assert {line["method"] for line in found} == {line["method"] for line in lines()}
+
+
 def test_a_failure_is_named() -> None:
     failed = {**lines()[0], "failed": "ValueError: no"}
     text = module("table_summary").summarise([failed, *lines()[1:]], "ffgb-trees")
