@@ -205,7 +205,7 @@ class Blended(Cells):
     def _held_out(self, c: int) -> HeldOut:
         return HeldOut(self.folds, self.strands, self._constant(c), self.candidates)
 
-    def _best(self, judged: Judged) -> Mapping[str, float | None]:
+    def _best(self, judged: Judged) -> Mapping[str, float]:
         """The best candidate, and how good each kind of trees is alone."""
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
         shares = self.candidates / slopes[:, None]

@@ -36,7 +36,7 @@ def suiting(rows: int, columns: int, *, regression: bool) -> dict[str, Any]:
     if regression:
         found["bins"] = max(BINS, min(FINEST, CELLS // max(columns, 1)))
         found |= {"tree_rate": REGRESSION_RATE} if rows >= FEW_ROWS else {}
-        return found | (LARGE if rows >= ENOUGH_ROWS else {})
+        return {**found, **(LARGE if rows >= ENOUGH_ROWS else {})}
     return found | ({"tree_rate": FAST} if rows >= MANY_ROWS else {})
 
 
