@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ffgb import Config, train
+from ffgb import train
 from ffgb.data import Dataset
 from ffgb.engines.local import InProcess
+from table_pooled import settings_of
 from table_rows import Array, Rows
 from table_scores import MAIN, scores
 
@@ -45,8 +46,7 @@ def ours(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
     read: list[Dataset] = []
     with tempfile.TemporaryDirectory() as name, counted() as sent:
         files, test = rows.write(Path(name))
-        task = "classification" if rows.classes else "regression"
-        config = Config(data=tuple(map(str, files)), target="target", task=task, seed=rows.seed, **settings)
+        config = settings_of(rows, tuple(map(str, files)), **settings)
         result = train(config, workers=0, on_start=lambda config, dataset: read.append(dataset))
         x = result.model.read(test)
     held_out, model = read[0], result.model

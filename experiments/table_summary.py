@@ -34,6 +34,16 @@ def summarise(lines: Sequence[Line], ours: str, *, each: bool = False) -> str:
     return "\n".join(text)
 
 
+def standing_in(lines: Sequence[Line], methods: Sequence[str]) -> list[Line]:
+    """The lines, and those of the first of these methods that has a result in the name of the first of them."""
+    found = list(lines)
+    for method in methods[1:]:
+        done = {(line["table"], line["seed"]) for line in found if line["method"] == methods[0]}
+        others = [line for line in lines if line["method"] == method and (line["table"], line["seed"]) not in done]
+        found += [{**line, "method": methods[0]} for line in others]
+    return [line for line in found if line["method"] not in methods[1:]]
+
+
 def best(found: Table, methods: Sequence[str], name: str | None = None) -> float | None:
     """The best of these methods by a score."""
     task = next(iter(found.values()))["task"]

@@ -2,7 +2,7 @@
 
     python experiments/tables.py list
     python experiments/tables.py run linear sklearn lightgbm-es ffgb-trees --tables heart adult --seed 0 --rows 20000
-    python experiments/tables.py summary --ours ffgb-trees
+    python experiments/tables.py summary --ours ffgb-auto ffgb-auto-pooled
 
 A result is a line of `tables/METHOD.jsonl`.  A result that is there is not computed again, so a run that was stopped
 goes on; `--again` computes it anew.  A table is skipped, with the reason, if its package (`tables/packages.txt`) is not
@@ -26,9 +26,10 @@ from threadpoolctl import threadpool_limits
 from table_central import BAGGED, CENTRAL, alone, bagged
 from table_list import TABLES, Entry, UnavailableError
 from table_ours import ours
+from table_pooled import pooled
 from table_rows import Rows, rows_of
 from table_scores import scores
-from table_summary import summarise
+from table_summary import standing_in, summarise
 
 FOLDER = Path(__file__).parent / "tables"
 ROWS = 20_000
@@ -42,7 +43,9 @@ OURS: dict[str, dict[str, Any]] = {
     **{f"ffgb-{learner}-named": {"learner": learner, "rare": 1} for learner in ("trees", "additive", "blend")},
 }
 """The settings that are not the defaults."""
-METHODS = (*CENTRAL, "alone", *BAGGED, *OURS)
+POOLED = "ffgb-auto-pooled"
+"""The model of `ffgb-auto`, computed by one client with all rows (table_pooled.py)."""
+METHODS = (*CENTRAL, "alone", *BAGGED, *OURS, POOLED)
 
 
 def measured(method: str, rows: Rows) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def measured(method: str, rows: Rows) -> dict[str, Any]:
             rounds, scaled = BAGGED[method]
             predicted, cost = bagged(rows, rounds, 0.1 / rows.sites if scaled else 0.1)
         else:
-            predicted, cost = ours(rows, **OURS[method])
+            predicted, cost = pooled(rows) if method == POOLED else ours(rows, **OURS[method])
         found = scores(task, predicted, truth)
     return {**found, **cost, "seconds": round(time.perf_counter() - begins, 2)}
 
@@ -149,7 +152,12 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--again", action="store_true", help="compute anew what is there")
     telling = commands.add_parser("summary", help="the lines that decide, for tables to tune on and held back ones")
-    telling.add_argument("--ours", default="ffgb-trees", help="the method that is compared with all others")
+    telling.add_argument(
+        "--ours",
+        nargs="+",
+        default=["ffgb-auto", POOLED],
+        help="the method that is compared with all others; where it has no result, the next one that is named",
+    )
     telling.add_argument("--tables", nargs="*")
     telling.add_argument("--each", action="store_true", help="a line for each table, too")
     for each in (running, telling):
@@ -186,7 +194,7 @@ def main(words: Sequence[str]) -> None:
         lines = [
             r for (_, table, _, most), r in results(chosen.folder).items() if table in names and most == chosen.rows
         ]
-        print(summarise(lines, chosen.ours, each=chosen.each))
+        print(summarise(standing_in(lines, chosen.ours), chosen.ours[0], each=chosen.each))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,14 @@ def test_test_rows_are_those_that_the_library_holds_out(name: str, tmp_path: Pat
     assert test.exists()
 
 
+def test_one_client_with_all_rows_trains_the_model_of_the_sites() -> None:
+    rows = module("table_rows").rows_of(entry("wine"), 0, 20_000)
+    together, found = module("table_pooled").pooled(rows, rounds=3)
+    apart, cost = module("table_ours").ours(rows, rounds=3)
+    assert np.array_equal(together, apart)
+    assert (found["learner"], cost["learner"], found["rounds"]) == ("blend", "blend", 3)
+
+
 def test_a_large_table_is_represented_by_some_rows() -> None:
     rows = module("table_rows").rows_of(entry("digits"), 0, 300)
     assert len(rows.y) <= 300
@@ -124,6 +132,16 @@ def test_the_summary_has_the_gaps_of_both_halves() -> None:
     assert "outside [0.85, 1.15] with 1,000 test rows: 1 of 1 (a 0.50)" in tuned
     assert "median RMSE / best central library - 1: +0.0500" in held
     assert "behind plain linear: 1 of 1 (b)" in held
+
+
+def test_a_method_stands_in_for_another_where_that_has_no_result() -> None:
+    other = [{**lines()[0], "method": "ffgb-other", "auc": 0.7}, {**lines()[-1], "method": "ffgb-other", "rmse": 3.0}]
+    kept = [line for line in lines() if (line["method"], line["table"]) != ("ffgb-trees", "b")]
+    found = module("table_summary").standing_in([*kept, *other], ["ffgb-trees", "ffgb-other"])
+    ours = {line["table"]: line for line in found if line["method"] == "ffgb-trees"}
+    assert ours["a"] == lines()[0]
+    assert ours["b"]["rmse"] == 3.0
+    assert {line["method"] for line in found} == {line["method"] for line in lines()}
 
 
 def test_a_failure_is_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from ffgb import Config, FFGBClassifier, train
-from ffgb.algorithms.blended import ALONE, SLOPES, Blended
+from ffgb.algorithms.blended import ALONE, SLOPES, Blended, folds_of
 from ffgb.algorithms.trees_shared import TreesShared
 from ffgb.core.folds import Folds, Judged
 from ffgb.core.judgement import calibration
@@ -63,9 +63,9 @@ def test_a_version_is_what_training_without_its_fold_gives() -> None:
     algorithm = blend()
     _, (state, _, _), _ = trained([(x, y)], 3, algorithm)
     folds: Folds = state.job.algorithm.folds
-    assert folds.without.tolist() == [-1, 0, 1, 2, 3, 4] * 3
+    assert folds.without.tolist() == [-1, 0, 1, 2] * 3
     fold = folds.of(Points(0, x, y))
-    every = state.f.evaluate(state.job.family.features(x)).reshape(len(x), 18)
+    every = state.f.evaluate(state.job.family.features(x)).reshape(len(x), 12)
     for version, left_out in ((0, None), (1, 0), (3, 2)):
         # the same trees, grown from the other rows alone
         rows = np.flatnonzero(fold != left_out) if left_out is not None else np.arange(len(x))
@@ -89,7 +89,7 @@ def test_the_result_is_the_blend_that_was_chosen() -> None:
     algorithm = state.job.algorithm
     weights = algorithm.candidates[int(best["blend"])]
     _, (early, _, _), _ = trained([(x, y)], metrics.index(best), blend())
-    every = early.f(x).reshape(len(x), 3, 6)[:, :, 0]
+    every = early.f(x).reshape(len(x), 3, 4)[:, :, 0]
     start = algorithm.deep.start_values[0]
     expected = start + (every - start) @ weights
     np.testing.assert_allclose(settled.f(x)[:, 0], expected, atol=1e-9)
@@ -103,6 +103,64 @@ def test_candidates_shrink_and_blend() -> None:
     found = blend().candidates
     assert found.shape == (5 * len(SLOPES), 2)  # before the table is known there is no additive model
     assert set(np.round(found.sum(axis=1), 9)) == set(SLOPES)
+
+
+@pytest.mark.parametrize(
+    ("rows", "number", "without"),
+    [
+        (499, 3, [-1, 0, 1, 2]),
+        (500, 5, [-1, 0, 1, 2, 3, 4]),
+        (4_999, 5, [-1, 0, 1, 2, 3, 4]),
+        (5_000, 3, [-1, 0]),
+        (20_000, 5, [-1, 0]),
+    ],
+)
+def test_large_tables_set_one_part_aside_and_small_ones_each_row_once(
+    rows: int, number: int, without: list[int]
+) -> None:
+    folds = folds_of(rows, 2, 7)
+    assert (folds.number, folds.seed, folds.without.tolist()) == (number, 7, without * 2)
+
+
+@pytest.mark.parametrize(("alone", "idle"), [(1.0, False), (1.04, False), (1.1, True)])
+def test_shallow_trees_that_are_far_behind_do_not_grow(alone: float, idle: bool) -> None:
+    """Of blends without an additive model; the loss of the best blend is 1."""
+    algorithm = blend()
+    losses = np.full(len(algorithm.candidates), 2.0)
+    names = {tuple(np.round(weights, 6)): k for k, weights in enumerate(algorithm.candidates)}
+    losses[names[1.0, 0.0]] = 1.0
+    losses[names[0.0, 1.0]] = alone
+    assert algorithm._done_without(Judged(losses, 1e9)) is idle
+    losses[names[0.75, 0.25]] = 0.99  # the best blend has some
+    assert not algorithm._done_without(Judged(losses, 1e9))
+
+
+def test_trees_that_do_not_grow_cost_nothing_and_the_others_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data()
+    _, (all_grow, _, _), _ = trained([(x, y)], 9, blend())
+    monkeypatch.setattr(Blended, "_done_without", lambda self, judged: True)
+    _, (some, _, _), _ = trained([(x, y)], 9, blend())
+    every, deep = (state.f(x).reshape(len(x), 3, -1) for state in (all_grow, some))
+    np.testing.assert_array_equal(every[:, [0, 2]], deep[:, [0, 2]])
+    np.testing.assert_array_equal(deep[:, 1], deep[:, 2])  # no tree came on top of the additive model
+    assert (every[:, 1] != deep[:, 1]).any()
+    assert some.costs.bytes_up < all_grow.costs.bytes_up
+
+
+def test_trees_take_their_shares_of_the_columns_in_turn() -> None:
+    x, y = data()
+    in_turn = blend(column_shares=(0.25, 1.0))
+    in_turn = replace(in_turn, deep=replace(in_turn.deep, least_columns=1))
+    _, (state, _, _), _ = trained([(x, y)], 2, in_turn)
+    found: list[set[int]] = [set(), set()]
+    block = state.f.merged().blocks[0]
+    outputs, columns, nodes = (block.stack[name] for name in ("output", "column", "node"))
+    mine = np.flatnonzero(outputs == 0)[1:]  # the deep trees of all rows, after the constant
+    for place, tree in enumerate(mine):
+        some = set(columns[tree][nodes[tree] >= 0].tolist())
+        found[place // 2] |= {len(some)}
+    assert found[0] == {1}
+    assert max(found[1]) > 1
 
 
 def test_blends_are_judged_with_a_prior_that_is_worth_less_the_more_rows_were_seen() -> None:

@@ -17,7 +17,8 @@ from tests.deployment.real import NAMES, client, files, free_port, invite, serve
 SETTINGS = {"learner": "trees", "leaves": 6, "bins": 16, "trees_a_round": 2, "levels": 3}
 ADDITIVE = {"learner": "additive", "bins": 8}
 POISSON = {**ADDITIVE, "task": "regression", "loss": "poisson"}
-BLEND = {**SETTINGS, "learner": "blend", "task": "regression"}
+BLEND = {"learner": "blend", "task": "regression", "bins": 16, "trees_a_round": 2}
+"""With as many leaves as suit the rows: a site's rehearsal has more rows than the training."""
 
 
 @pytest.mark.parametrize(

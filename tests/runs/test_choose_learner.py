@@ -73,6 +73,24 @@ def test_a_blend_suits_its_rows(rows: int, leaf: int, rate: float) -> None:
     assert resolved(table(rows=rows), learner="trees").leaf_rows == 20
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "rate", "bins", "leaves", "levels"),
+    [
+        (999, 4, 0.4, 255, 31, 6),
+        (1_000, 8, 0.6, 150, 31, 6),
+        (2_000, 40, 0.6, 100, 63, 7),
+        (50_000, 4, 0.6, 255, 63, 7),
+    ],
+)
+def test_a_blend_that_predicts_numbers_has_finer_bins_and_larger_trees(
+    rows: int, columns: int, rate: float, bins: int, leaves: int, levels: int
+) -> None:
+    found = resolved(table(rows=rows, columns=columns, classes=0))
+    assert (found.leaf_rows, found.tree_rate, found.bins) == (10, rate, bins)
+    assert (found.leaves, found.levels, found.rounds) == (leaves, levels, 200)
+    assert resolved(table(rows=rows, columns=columns, classes=0), learner="trees").leaves == 31
+
+
 def test_images_keep_features() -> None:
     x = np.zeros((400, 1, 4, 4), np.float32)
     images = Dataset("images", "classification", x, np.arange(400) % 2, x[:0], np.zeros(0, int), ("a", "b"), image=True)

@@ -41,8 +41,6 @@ NUMBERS: dict[str, Any] = {
     "level": 0.5,
     "trim": 0.2,
     "step_power": 1.0,
-    "leaves": 31,
-    "levels": 6,
     "leaf_hessian": 0.001,
     "leaf_ridge": 1.0,
     "augment": False,
@@ -102,14 +100,23 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 LEARNERS: dict[str, dict[str, Any]] = {
-    "additive": {"rounds": 8, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64},
+    "additive": {
+        "rounds": 8,
+        "regression_rounds": 6,
+        "local_steps": 1,
+        "schedule": "constant",
+        "bins": 64,
+        "leaves": 31,
+    },
     "blend": {
         "rounds": 100,
-        "regression_rounds": 100,
+        "regression_rounds": 200,
         "local_steps": 1,
         "schedule": "constant",
         "bins": 100,
         "tree_rate": 0.4,
+        "leaves": 31,
+        "levels": 6,
     },
     "trees": {
         "rounds": 20,
@@ -118,6 +125,8 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "schedule": "constant",
         "bins": 100,
         "tree_rate": 0.8,
+        "leaves": 31,
+        "levels": 6,
     },
     "mlp": {**NETS, "local_steps": 2, "step_size": 20.0, "parametric_step": 0.3},
     "cnn": {**NETS, "local_steps": 4, "step_size": 10.0, "parametric_step": 0.05},

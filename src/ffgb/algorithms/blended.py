@@ -34,10 +34,17 @@ from ffgb.learners.additive import sum_of_terms
 from ffgb.learners.boosted_trees import BoostedTrees, least_rows
 from ffgb.settings import METHOD, Setting, Values
 
-NEWTON_STEPS = 7
-"""Of the additive model."""
-FEW_ROWS, FEW_FOLDS, MANY_FOLDS = 10_000, 5, 10
-"""With fewer rows each is set aside once, in one of the folds; of more rows a tenth is set aside."""
+NEWTON_STEPS, QUADRATIC_STEPS = 7, 3
+"""Of the additive model; where the loss is quadratic, further steps only settle its scales."""
+FOLDS = ((500, 3), (5_000, 5))
+"""With fewer rows than this each is set aside once, in one of so many folds.  Cells of few rows are merged in folds,
+too (core/merged_cells.py), so that folds of the smallest tables must not be small."""
+PARTS = ((20_000, 3), (math.inf, 5))
+"""With more rows one part of so many is set aside, and no other."""
+ASTRAY = 0.05
+"""Shallow trees whose loss is so much beyond that of the blend, and which it does without, need not grow."""
+SHARES_IN_TURN = (0.35, 0.7)
+"""Of a tree's columns, round by round: few columns make trees that differ, and many find what columns do together."""
 MOST_TREES = 6
 """Of a strand's version in a round, if that is one an output at least: several classes have fewer side by side."""
 SLOPES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)
@@ -68,7 +75,9 @@ class Blended(Cells):
     """Newton steps of the additive model; 0: there is none."""
     patience: int = 8
     """Rounds without a better score after which training ends."""
-    folds: Folds = Folds(MANY_FOLDS, 0, np.array([-1], np.int16))  # noqa: RUF009
+    folds: Folds = Folds(PARTS[-1][1], 0, np.array([-1], np.int16))  # noqa: RUF009
+    column_shares: tuple[float, ...] = ()
+    """Of the columns that trees may split, in turn; none: always that of the strand."""
     mu: float = 0.0
 
     @classmethod
@@ -77,7 +86,9 @@ class Blended(Cells):
         deep = cast(TreesShared, TreesShared.configured(config))
         rows = least_rows(config)
         shallow = Growth(config.shallow_leaves, 3, rows, config.leaf_hessian, config.leaf_ridge, by_level=True)
-        return cls(deep, replace(deep, growth=shallow, seed=deep.seed + 1), patience=config.patience)
+        shares = SHARES_IN_TURN if config.column_share is None else ()
+        shallow_strand = replace(deep, growth=shallow, seed=deep.seed + 1)
+        return cls(deep, shallow_strand, patience=config.patience, column_shares=shares)
 
     @property
     def strands(self) -> int:
@@ -99,11 +110,9 @@ class Blended(Cells):
         shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted, side_by_side=side_by_side)
         safe = loss.classification or (loss.smooth and not known.weighted)  # Newton's steps need no shortening
         fitting = safe and fits(cast(BoostedTrees, family).layout, known.rows) and not self.deep.monotone
-        smooth = NEWTON_STEPS if fitting else 0
-        few = known.rows < FEW_ROWS
-        aside = (-1, *range(FEW_FOLDS)) if few else (-1, 0)
-        without = np.array(aside * (3 if smooth else 2), np.int16)
-        folds = Folds(FEW_FOLDS if few else MANY_FOLDS, known.seed, without)
+        steps = QUADRATIC_STEPS if flat_curvature(loss) else NEWTON_STEPS
+        smooth = steps if fitting else 0
+        folds = folds_of(known.rows, 3 if smooth else 2, known.seed)
         return replace(self, deep=known, shallow=shallow, smooth=smooth, folds=folds)
 
     def trains(self, loss: Loss) -> Loss:
@@ -136,7 +145,8 @@ class Blended(Cells):
         h = cast(BoostedTrees, f.family).zero()
         if t < self.smooth:
             h = h + self._additive(f, loss, ask, c)
-        grown, gamma = self._trees(t, f, loss, ask)
+        growing = (self.deep,) if t < self.smooth or self._done_without(judged) else (self.deep, self.shallow)
+        grown, gamma = self._trees(t, growing, f, loss, ask)
         return Step(cast(OpenSum, h + grown).merged(), 1.0, 1.0, False, measured | dict(gamma))
 
     def _additive(self, f: Function, loss: Loss, ask: AskInRound, c: int) -> Function:
@@ -156,12 +166,15 @@ class Blended(Cells):
         (block,) = sum_of_terms(replace(family, outputs=len(outputs)), columns, step).blocks
         return OpenSum(family, tuple(_moved(block, place) for place in (first, first - self.each * c)))
 
-    def _trees(self, t: int, f: Function, loss: Loss, ask: AskInRound) -> tuple[Function, Mapping[str, float | None]]:
-        """The next trees of both kinds, the same columns for all versions; and γ of the deep ones."""
+    def _trees(
+        self, t: int, growing: Sequence[TreesShared], f: Function, loss: Loss, ask: AskInRound
+    ) -> tuple[Function, Mapping[str, float | None]]:
+        """The next trees of these kinds, the same columns for all versions; and γ of the deep ones."""
         family, c = cast(BoostedTrees, f.family), cast(Versions, loss).inner.outputs
         outputs, finders, ends = list[int](), list[Finder](), [0]
-        growing = (self.deep,) if t < self.smooth else (self.deep, self.shallow)
-        for place, strand in enumerate(growing):
+        for place, kind in enumerate(growing):
+            shares = self.column_shares or (kind.share,)
+            strand = replace(kind, share=shares[t % len(shares)])
             columns = strand.columns_of(t, strand.side_by_side * c, family.layout.usable)
             finders += strand.finders(columns, family) * self.each
             for version in range(self.each):
@@ -192,7 +205,7 @@ class Blended(Cells):
     def _held_out(self, c: int) -> HeldOut:
         return HeldOut(self.folds, self.strands, self._constant(c), self.candidates)
 
-    def _best(self, judged: Judged) -> Mapping[str, float | None]:
+    def _best(self, judged: Judged) -> Mapping[str, float]:
         """The best candidate, and how good each kind of trees is alone."""
         slopes = np.tile(SLOPES, len(self.candidates) // len(SLOPES))
         shares = self.candidates / slopes[:, None]
@@ -203,6 +216,12 @@ class Blended(Cells):
         alone = np.isclose(shares, 1.0)
         found = {name: float(losses[alone[:, k]].min()) for k, name in enumerate(ALONE[: self.strands])}
         return {"held_out": float(losses.min()), "blend": float(np.argmin(losses)), **found}
+
+    def _done_without(self, judged: Judged) -> bool:
+        """Does the blend do without shallow trees, which are far behind it?"""
+        best = self._best(judged)
+        weight, alone = self.candidates[int(best["blend"])][1], best[ALONE[1]]
+        return weight == 0.0 and alone > best["held_out"] + ASTRAY * abs(best["held_out"])
 
     def over(self, metrics: Sequence[Mapping[str, Any]]) -> bool:
         """Has the blend not become better for some rounds, and is no kind of trees about to become better than it?"""
@@ -242,6 +261,15 @@ class Blended(Cells):
         stack["output"] = (output[kept] % c).astype(np.int32)
         some = Block(stack, block.weights[kept] * factor[kept], block.radii[kept])
         return Chosen(self.deep, OpenSum(replace(family, outputs=c), (some,)), measured)
+
+
+def folds_of(rows: int, strands: int, seed: int) -> Folds:
+    """Which rows the versions of each strand are trained without."""
+    for fewer, number in FOLDS:
+        if rows < fewer:
+            return Folds(number, seed, np.array((-1, *range(number)) * strands, np.int16))
+    number = next(parts for fewer, parts in PARTS if rows < fewer)
+    return Folds(number, seed, np.array((-1, 0) * strands, np.int16))
 
 
 def _moved(block: Block, place: int) -> Block:

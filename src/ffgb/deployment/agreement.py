@@ -73,6 +73,8 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Units", "bits"): 64,
     ("TreesShared", "rows"): 2**40,
     ("Growth", "least_rows"): 2**20,
+    **dict.fromkeys([("Growth", "leaves"), ("BoostedTrees", "leaves")], 1024),
+    ("Growth", "levels"): 32,
     ("AdditiveShared", "rows"): 2**40,
     ("SlopesAlong", "rows"): 2**40,
     ("CellSums", "columns"): 2**15,

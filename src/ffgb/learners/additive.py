@@ -31,7 +31,7 @@ class Additive(OpenFamily):
     trains: ClassVar[str] = BoostedTrees.name
     """The learner whose family its models are in."""
     defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 8, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64,
+        "rounds": 8, "regression_rounds": 6, "local_steps": 1, "schedule": "constant", "bins": 64, "leaves": 31,
     }  # fmt: skip
     layout = BoostedTrees.layout
 

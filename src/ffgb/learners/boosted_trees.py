@@ -43,6 +43,7 @@ class BoostedTrees(OpenFamily):
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100, "tree_rate": 0.8,
+        "leaves": 31, "levels": 6,
     }  # fmt: skip
 
     features: Bins
@@ -164,8 +165,10 @@ SETTINGS = (
     Setting(
         "bins", "whole", "Bins of a column, at most (trees, additive).", LEARNER, unset="by learner", least=2, most=255
     ),
-    Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, 31, least=2, most=1024),
-    Setting("levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, 6, least=1, most=32),
+    Setting("leaves", "whole", "Leaves of a tree, at most (trees).", LEARNER, unset="by learner", least=2, most=1024),
+    Setting(
+        "levels", "whole", "Levels of splits of a tree, at most (trees).", LEARNER, unset="by learner", least=1, most=32
+    ),
     Setting(
         "leaf_rows",
         "whole",

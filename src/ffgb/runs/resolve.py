@@ -252,7 +252,10 @@ def _suits(config: Any, dataset: Dataset, algorithm: type[Algorithm], sampled: b
     if closed:
         suits |= _map_for(config, dataset, algorithm)
     if config.learner in GROWN:
-        suits |= {"leaf_rows": LEAF_ROWS} | (suiting(len(dataset.x)) if config.learner == Blend.name else {})
+        suits |= {"leaf_rows": LEAF_ROWS}
+    if config.learner == Blend.name:
+        numbers = sum("=" not in name for name in dataset.columns) or math.prod(dataset.x.shape[1:])
+        suits |= suiting(len(dataset.x), numbers, regression=not dataset.classes)
     if sampled and suits["schedule"] == "search":
         # A search among few clients finds the step that is best for them.  Shorter steps average over samples, and
         # everyone should have about ten turns.
