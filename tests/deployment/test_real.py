@@ -217,30 +217,36 @@ def test_a_site_that_dies_again_and_again(tmp_path: Path) -> None:
     )
     port = free_port()
     lines_of = invite(tmp_path, port)
-    kills, deadline = 0, max(1.0, seconds / 10)
+    kills, deadline = 0, max(3.0, seconds / 10)
+
+    def away() -> int:
+        return sum("north" in line.get("absent", []) for line in lines(tmp_path))
+
     with ExitStack() as held:
         for name in ("east", "west"):
             held.enter_context(client(tmp_path, name, lines_of[name]))
         process = held.enter_context(server(tmp_path, port, "--minimum", 2, "--deadline", deadline))
         last = math.inf
-        while time.monotonic() < last and process.poll() is None:
+        while (kills < 2 or time.monotonic() < last) and process.poll() is None:
             with client(tmp_path, "north", lines_of["north"]) as north:
                 if kills == 0:  # in the set-up
                     until(lambda: "training with" in (tmp_path / "server.log").read_text(), 240, "no training")
                     last = time.monotonic() + seconds
+                elif kills == 1:
+                    until(lambda: len(lines(tmp_path)) >= 2, 240, "no round")
                 else:
                     time.sleep(max(2.0, seconds / 12))
                 os.kill(north.pid, signal.SIGKILL)
                 kills += 1
-            time.sleep(1.5 * deadline if kills == 2 else 0.0)  # once it stays away for longer than others wait
+            if kills == 2:  # once it stays away for longer than others wait
+                until(away, 240, "no round without it")
         held.enter_context(client(tmp_path, "north", lines_of["north"]))
         assert process.wait(timeout=60 + 5 * seconds) == 0, (tmp_path / "server.log").read_text()
-    absent = sum("north" in line.get("absent", []) for line in lines(tmp_path))
-    print(f"killed {kills} times; away in {absent} of {len(lines(tmp_path))} rounds, and in the set-up in "
+    print(f"killed {kills} times; away in {away()} of {len(lines(tmp_path))} rounds, and in the set-up in "
           f"{len(lines(tmp_path)[0].get('setup_absent', {}))} questions")  # fmt: skip
     assert kills >= max(2, seconds / 15)
     assert len(lines(tmp_path)) == 40
-    assert absent
+    assert away()
     config = Config(data=files(tmp_path), target="digit", rounds=40, **settings)
     there, here = light(Model.load(tmp_path / "run").f), replayed(tmp_path, config)
     assert there.keys() == here.keys()
