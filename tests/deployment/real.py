@@ -78,11 +78,11 @@ def started(folder: Path, log: str, *arguments: Any, stdin: str = os.devnull) ->
 
 
 @contextmanager
-def started_anew(folder: Path, log: str, *arguments: Any, stdin: Any = subprocess.DEVNULL) -> Iterator[Any]:
+def started_anew(folder: Path, log: str, *arguments: Any, stdin: str = os.devnull) -> Iterator[Any]:
     """The same in a process that begins as a user's does: where it matters how long that takes."""
-    with (folder / log).open("ab") as file:
+    with (folder / log).open("ab") as file, Path(stdin).open("rb") as given:
         words = [*FFGB, *map(str, arguments)]
-        process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=stdin)
+        process = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=file, stderr=file, stdin=given)
         try:
             yield process
         finally:

@@ -26,7 +26,7 @@ BLEND = {"learner": "blend", "task": "regression", "bins": 16, "trees_a_round": 
 )
 def test_three_sites_grow_the_trees_of_one_machine(given: dict[str, Any], secure: str, tmp_path: Path) -> None:
     words = "".join(f"{name} = {value!r}\n" for name, value in {**given, "secure": secure}.items())
-    write_sites(tmp_path, 2, f'target = "digit"\n{words}', classes=3, pixels=range(26, 38))
+    write_sites(tmp_path, 2, f'target = "digit"\n{words}', classes=3, pixels=range(26, 32))
     port = free_port()
     with ExitStack() as held:
         lines = invite(tmp_path, port)

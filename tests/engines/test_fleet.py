@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import os
 import socket
 import ssl
@@ -182,7 +183,8 @@ def test_nothing_but_the_fleet_protocol_is_served(tls: bool, tmp_path: Path) -> 
                     if path in allowed and (headers is registered or (headers is stranger and not tls)):
                         expected = {400, 401, 403}  # an empty request speaks for no node
                     assert found.status_code in expected, (path, found.status_code)
-                for method in ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "FLOWER"):
+                others = ("PUT", "DELETE", "OPTIONS", "CONNECT", "FLOWER") if path.endswith("-messages") else ()
+                for method in ("GET", *others):
                     assert client.request(method, here.url + path, headers=registered).status_code in (404, 400)
         assert here.fleet._state.num_message_ins() == 0
         assert {guest.name for guest in here.fleet.guests.values()} >= {"east", "north"}
@@ -817,3 +819,40 @@ def test_who_opens_many_connections_crowds_out_nobody_else(here: Place) -> None:
         finally:
             flooding.set()
             thread.join()
+
+
+ENVELOPES: dict[str, tuple[str, object]] = {
+    "a lifetime that is no number": ("ttl", math.nan),
+    "no end": ("ttl", math.inf),
+    "an end before the beginning": ("ttl", -1.0),
+    "made at the end of time": ("created_at", math.inf),
+    "of no kind": ("message_type", ""),
+    "for another": ("dst_node_id", 12345),
+    "of another run": ("run_id", 7),
+    "in reply to nothing": ("reply_to_message_id", "nothing"),
+    "much beside it": ("group_id", "x" * 50_000),
+}
+
+
+def test_what_is_written_on_an_envelope_costs_its_sender_and_no_one_else(here: Place) -> None:
+    plain, came = Node._reply, dict[str, list[Any]]()
+    with site(here, "north", lambda data, said: (dict(data), {})):
+        for name, (part, value) in ENVELOPES.items():
+
+            def odd(message: Any, answer: Any, part: str = part, value: object = value) -> Any:
+                reply = plain(message, answer)
+                if message.metadata.dst_node_id == here.nodes["east"]:
+                    reply.metadata.__dict__[f"_{part}"] = value
+                return reply
+
+            with pytest.MonkeyPatch.context() as patch, site(here, "east", lambda data, said: (dict(data), {})):
+                patch.setattr(Node, "_reply", staticmethod(odd))
+                came[name] = ask(here, "east", b"?", seconds=0.5)
+                (found,) = ask(here, "north", b"!")
+                assert unpack(found.content)[0]["data"] == b"!", name
+    for name in ("no end", "an end before the beginning", "made at the end of time", "for another"):
+        assert came[name] in ([], [None]), name
+    for name in ("of no kind", "of another run", "in reply to nothing"):
+        assert came[name] == [], name
+    state = here.fleet._state
+    assert (state.num_message_ins(), state.num_message_res(), len(state.object_store.store)) == (0, 0, 0)
