@@ -76,7 +76,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("core/grams", "core/geometry", "ffgb_shared", "core/gradients", "core/moments"), SHARED),
     **dict.fromkeys(("core/quantiles", "core/maps", "core/prior", "ffgb_posterior", "core/cholesky"), SHARED),
 }
-"""Words in names of written models, by parts of the names of files that they are about.  Other files get every third."""
+"""Words in names of written models, by parts of the names of files that they are about.  Others get every third."""
 UNWRITTEN = (
     *("private", "regression/", "additive", "blend", "trees_shared", "boosted", "histogram", "tree_growth", "together"),
     *("cell", "fold", "versions", "conformal", "estimates", "judgement", "recalibration", "disclosure", "masked"),
