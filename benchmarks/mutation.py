@@ -1,11 +1,13 @@
 """Do the tests notice a defect?  Defects are made in the source, one at a time, and the tests that run its line try it.
 
 python benchmarks/mutation.py --folder FOLDER [--mutants 200] [--seed 0] [--seconds 280] [--only losses] [--again]
+                              [--named]
 
 First each test file runs once under a tracer, which says which tests execute which lines, and how long each takes.
 Then each defect is written into a copy of src/, and the tests of its line run until one fails: first those of the
 module's own test file, then those of all other test files in turn.  A test that failed runs again without the defect,
-so that a failure with another cause does not count.
+so that a failure with another cause does not count.  With --named nothing is traced: a defect is tried by the test file
+of its module, by a few others that name the module or what stands in it, and by written models (tests/golden).
 
 FOLDER keeps traces and results: the same command goes on where it stopped, and several may work in one folder.
 """
@@ -21,6 +23,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -32,8 +35,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -55,6 +59,30 @@ TESTS = (
 """The tests of these packages, and of what is built on them, as far as they run in one process."""
 SLOW = ("test_leaks", "test_leaks_totals", "test_lies_in_set_up", "test_lies_in_rounds", "test_shared", "test_honest")
 """Left out, as all other tests: what these alone would notice counts as missed."""
+SLOW_JOBS = (
+    *("own-net", "tree-resumed", "distilled-by-clients", "reweighted", "flower", "sites", "shared-sites"),
+    *("sites-here", "shared-sites-here", "shared-two-workers", "shared-photos", "fedavg-own-net"),
+)
+"""Written models (tests/golden) that take longer than the others."""
+SHARED = ("shared",)
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "learners/mlp": ("mlp", "fedavg", "ffgb-l-net"),
+    "learners/nets": ("cnn",),
+    **dict.fromkeys(("lipschitz", "ffgb_l", "steepness", "minimax"), ("ffgb-l",)),
+    "learners/linear": ("linear", "features", "ffgb-l"),
+    "learners/trees": ("tree",),
+    "ffgb_c": ("ffgb-c",),
+    **dict.fromkeys(("parametric", "mime", "scaffold", "fedprox", "fedavg"), ("fedavg", "mime", "scaffold", "fedprox")),
+    **dict.fromkeys(("core/grams", "core/geometry", "ffgb_shared", "core/gradients", "core/moments"), SHARED),
+    **dict.fromkeys(("core/quantiles", "core/maps", "core/prior", "ffgb_posterior", "core/cholesky"), SHARED),
+}
+"""Words in names of written models, by parts of the names of files that they are about.  Others get every third."""
+UNWRITTEN = (
+    *("private", "regression/", "additive", "blend", "trees_shared", "boosted", "histogram", "tree_growth", "together"),
+    *("cell", "fold", "versions", "conformal", "estimates", "judgement", "recalibration", "disclosure", "masked"),
+    *("/privacy/", "kernels", "splits", "survey", "contributions"),
+)
+"""Files that no written model is about."""
 COMPILED = ("src/ffgb/core/kernels.py",)
 """The tracer does not see lines that numba compiled."""
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -346,6 +374,91 @@ def test_files(given: Sequence[str]) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files]
 
 
+class Choice(Protocol):
+    """Which tests try a defect."""
+
+    def groups(self, defect: Defect) -> Sequence[Sequence[str]]:
+        """Tests that run together, the likeliest to notice it first."""
+        ...
+
+    def limit(self, tests: Sequence[str]) -> float:
+        """Seconds after which these tests count as late."""
+        ...
+
+    def may_be_unsound(self, test: str) -> bool:
+        """A test that failed may fail without the defect, too: it is tried."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Named:
+    """Tests by what they name: nothing has to be traced."""
+
+    tests: Sequence[str]
+    most: int = 4
+    """Test files that try a defect beside its module's own."""
+    least: int = 3
+    """If fewer than these name the module, the test files of modules that import it are added."""
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        return {test: (ROOT / test).read_text() for test in self.tests}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Of the package, by the test file that mirrors each module."""
+        return {f"test_{file.stem}.py": file.read_text() for file in sorted((ROOT / "src/ffgb").rglob("*.py"))}
+
+    @cached_property
+    def jobs(self) -> list[str]:
+        """Written models (tests/golden) that take a second or two each."""
+        written = json.loads((ROOT / "tests/golden/record.json").read_text())
+        return [name for name in written if name not in SLOW_JOBS]
+
+    def groups(self, defect: Defect) -> list[list[str]]:
+        own = [test for test in self.tests if Path(test).name == defect.own]
+        return [group for group in (own, self._others(defect, own), self._written(defect)) if group]
+
+    def _others(self, defect: Defect, own: Sequence[str]) -> list[str]:
+        names, package = self._names(defect), Path(defect.file).parts[2]
+        word = re.compile(rf"\b{re.escape(defect.inside.split('.')[0])}\b") if defect.inside else None
+
+        def rank(test: str) -> tuple[bool, bool, int]:
+            text = self.texts[test]
+            return word is None or not word.search(text), Path(test).parts[1] != package, len(text)
+
+        rest = [test for test in self.tests if test not in own]
+        direct = sorted((test for test in rest if names.search(self.texts[test])), key=rank)
+        some = [*direct, *(test for test in rest if word and test not in direct and word.search(self.texts[test]))]
+        some = some[: self.most]
+        if len(some) < self.least:
+            users = {test for test, text in self.sources.items() if names.search(text)}
+            more = [test for test in rest if Path(test).name in users and test not in some]
+            some += more[: self.most - len(some)]
+        return some if defect.runs else [CONTRACT, *some]
+
+    @staticmethod
+    def _names(defect: Defect) -> re.Pattern[str]:
+        module = ".".join(Path(defect.file).with_suffix("").parts[1:]).removesuffix(".__init__")
+        package, _, name = module.rpartition(".")
+        return re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+
+    def _written(self, defect: Defect) -> list[str]:
+        """Written models of jobs with the algorithm or the learner that the file is about."""
+        if any(word in defect.file for word in UNWRITTEN):
+            return []
+        words = next((words for part, words in WRITTEN.items() if part in defect.file), None)
+        jobs = self.jobs[::3] if words is None else [job for job in self.jobs if any(word in job for word in words)]
+        return [f"tests/golden/test_golden.py::test_a_job_comes_to_what_is_written[{job}]" for job in jobs]
+
+    def limit(self, tests: Sequence[str]) -> float:
+        return 240.0
+
+    def may_be_unsound(self, test: str) -> bool:
+        return bool(test)
+
+
 @final
 @dataclass(frozen=True)
 class Traces:
@@ -394,7 +507,13 @@ class Traces:
                     here.setdefault(int(line), set()).update(names)
         return True
 
-    def of(self, defect: Defect) -> tuple[list[str], list[str]]:
+    def limit(self, tests: Sequence[str]) -> float:
+        return 30.0 + 4.0 * sum(self.seconds[name] for name in tests)
+
+    def may_be_unsound(self, test: str) -> bool:
+        return test in self.seconds
+
+    def groups(self, defect: Defect) -> list[list[str]]:
         """The tests of the module's own test file, and others: from each test file in turn, the fastest first."""
         by_line = self.lines.get(defect.file, {})
         lines = {line for line in by_line if defect.first <= line <= defect.last}
@@ -420,7 +539,7 @@ class Traces:
             if total > self.longest:
                 break
             few.append(name)
-        return own, few
+        return [group for group in (own, few) if group]
 
 
 def _tested(source: Path, module: str, tests: Sequence[str], mark: Path) -> int:
@@ -480,28 +599,26 @@ def in_a_fork(source: Path, module: str, tests: Sequence[str], seconds: float) -
 class Trial:
     """Tries defects in a copy of src/ of its own."""
 
-    def __init__(self, folder: Path, traces: Traces) -> None:
-        self.traces = traces
+    def __init__(self, folder: Path, choice: Choice) -> None:
+        self.choice = choice
         self.here = folder / f"copy-{os.getpid()}"
         self.source = self.here / "src"
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         compileall.compile_dir(self.source, quiet=1)
         self.sound: dict[str, bool] = {}
 
-    def limit(self, tests: Sequence[str]) -> float:
-        return 30.0 + 4.0 * sum(self.traces.seconds[name] for name in tests)
-
     def of(self, defect: Defect) -> tuple[str, str]:
         """What the tests say of a defect: "failed" (and which), "late", "passed", or "unseen" if none executes it."""
-        own, others = self.traces.of(defect)
-        if not own and not others:
+        groups = self.choice.groups(defect)
+        if not groups:
             return "unseen", ""
-        for group in (own, others):
+        for group in groups:
             tests = [name for name in group if self.sound.get(name, True)]
             while tests:
                 said, which = self.with_defect(defect, tests)
-                if said == "failed" and which in self.traces.seconds and not self.passes(which):
-                    tests.remove(which)  # it fails without the defect, too
+                if said == "failed" and self.choice.may_be_unsound(which) and not self.passes(which):
+                    # it fails without the defect, too
+                    tests = [test for test in tests if test not in (which, which.split("::")[0])]
                     continue
                 if said != "passed":
                     return said, which
@@ -510,7 +627,7 @@ class Trial:
 
     def passes(self, test: str) -> bool:
         if test not in self.sound:
-            self.sound[test] = in_a_fork(self.source, "ffgb", [test], self.limit([test]))[0] == "passed"
+            self.sound[test] = in_a_fork(self.source, "ffgb", [test], self.choice.limit([test]))[0] == "passed"
         return self.sound[test]
 
     def with_defect(self, defect: Defect, tests: Sequence[str]) -> tuple[str, str]:
@@ -522,7 +639,7 @@ class Trial:
         file.write_bytes(text[: defect.start] + defect.after.encode() + text[defect.end :])
         module = ".".join(Path(defect.file).with_suffix("").parts[1:]).removesuffix(".__init__")
         try:
-            return in_a_fork(self.source, module, tests, self.limit(tests))
+            return in_a_fork(self.source, module, tests, self.choice.limit(tests))
         finally:
             file.write_bytes(text)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -602,6 +719,7 @@ def main() -> None:
     parser.add_argument(
         "--longest", type=float, default=25.0, help="seconds of other modules' tests that a defect takes"
     )
+    parser.add_argument("--named", action="store_true", help="trace nothing: choose tests by what they name")
     parser.add_argument("--again", action="store_true", help="try again what no test noticed")
     parser.add_argument("--tell", action="store_true", help="print results, and try nothing")
     parser.add_argument("--trace", nargs=2, help=argparse.SUPPRESS)
@@ -622,12 +740,22 @@ def main() -> None:
     tell(chosen, results)
 
 
-def try_all(chosen: Sequence[Defect], given: argparse.Namespace, results: Path, until: float) -> None:
+def _choice(given: argparse.Namespace, until: float) -> Choice | None:
+    """How tests are chosen; None if traces are not complete."""
+    if given.named:
+        return Named(test_files(given.tests))
     traces = Traces(given.folder.resolve() / "traces", test_files(given.tests), given.longest)
     if not traces.made(until):
+        return None
+    print(f"traced {len(traces.seconds):,} tests, {sum(traces.seconds.values()):.0f} s", flush=True)
+    return traces
+
+
+def try_all(chosen: Sequence[Defect], given: argparse.Namespace, results: Path, until: float) -> None:
+    choice = _choice(given, until)
+    if choice is None:
         print("the trace is not complete: give the command again")
         return
-    print(f"traced {len(traces.seconds):,} tests, {sum(traces.seconds.values()):.0f} s", flush=True)
     sys.path = [path for path in sys.path if Path(path) != ROOT / "src"]
     sys.path.insert(0, str(ROOT))
     prepared()
@@ -635,7 +763,7 @@ def try_all(chosen: Sequence[Defect], given: argparse.Namespace, results: Path, 
         for path in (results / f"{defect.name}.json" for defect in chosen):
             if path.exists() and json.loads(path.read_text())["result"] in ("passed", "unseen"):
                 path.unlink()
-    trial = Trial(given.folder.resolve(), traces)
+    trial = Trial(given.folder.resolve(), choice)
     try:
         for defect in chosen:
             path = results / f"{defect.name}.json"

@@ -487,3 +487,14 @@ def test_questions_say_how_large_their_answers_are() -> None:
     omega = random_basis(10, 3, 0)
     np.testing.assert_allclose(omega.T @ omega, np.eye(3), atol=1e-12)
     assert isinstance(Nystrom.of(np.zeros(10), omega, omega, np.ones(10), 0.1), Nystrom)
+
+
+def test_a_sketch_has_no_scale_of_its_own() -> None:
+    """A Gram that is a millionth of another has a millionth of its low rank and of its rest."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 8)) * np.geomspace(1.0, 0.05, 8)
+    gram, omega = np.cov(x.T), rng.standard_normal((8, 4))
+    large, small = (Nystrom.of(np.zeros(8), c * gram @ omega, omega, c * np.diag(gram), 1e-3) for c in (1.0, 1e-6))
+    np.testing.assert_allclose(1e6 * small.basis @ small.basis.T, large.basis @ large.basis.T, atol=1e-9)
+    np.testing.assert_allclose(1e6 * small.rest, large.rest, atol=1e-9)
+    assert small.ridge == pytest.approx(1e-6 * large.ridge)

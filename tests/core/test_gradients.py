@@ -188,6 +188,7 @@ def test_the_best_length_is_where_a_line_between_slopes_crosses_0() -> None:
         ([-1.0, 0.0, 1.0], 1.0),
         ([-1.0, 3.0, 4.0], 0.25),
         ([-2.0, -1.0, -1e-9], 3.0),  # it descends as far as was asked
+        ([-2.0, 0.0, 0.0], 1.0),  # flat from there on
         ([0.0, 1.0, 2.0], 0.0),
         ([1.0, -1.0, 2.0], 0.0),
     ):

@@ -38,6 +38,18 @@ def column_counts() -> ColumnCounts:
     return ColumnCounts(inputs, first, np.array([4, -1, -1], np.int32), low, high, 2.0**-8, **COSTS)
 
 
+def test_a_missing_value_is_counted_wherever_its_flag_stands() -> None:
+    low, high = np.array([0.0]), np.array([100.0])
+    x = np.array([[1.0, 30.0], [0.0, 30.0], [0.0, NAN]], np.float32)  # the flag comes first
+    points = Points(0, x, np.zeros(3))
+    for flag, gone in ((0, 2.0), (-1, 1.0)):
+        counts = ColumnCounts(
+            *(np.array([1], np.int32), np.array([0, 1], np.int32), np.array([flag], np.int32), low, high, 2.0**-8),
+            **COSTS,
+        )
+        assert counts.total(counts.part(Here(points, 1.0)))["missing"].tolist() == [gone]
+
+
 def residual_sums(
     task: Literal["binary", "classes", "numbers"], outputs: int = 1, norm: float = 1.0, blocks: CellBlocks = MAINS
 ) -> ResidualSums:

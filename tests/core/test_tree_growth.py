@@ -195,3 +195,15 @@ def test_a_list_that_is_no_tree_is_refused() -> None:
     for nodes, columns in (([1], [0]), ([0, 0], [0, 0]), ([0, 1], [0, 5]), ([-1, 0], [0, 0]), ([0, 3], [0, 0])):
         with pytest.raises(FFGBError):
             splits(nodes, columns).check(1)
+
+
+def test_a_split_says_nothing_of_cells_that_its_column_has_not() -> None:
+    """Also where a better column, with fewer cells, takes the place of another."""
+    layout = layout_of([9, 2], [False, False], [False, False])
+    z = np.array([[8, 0], [0, 0], [8, 1], [1, 1], [7, 0], [0, 1]], np.uint8)
+    g = np.array([-2.0, -1.0, 1.5, 1.0, -1.5, 1.0])
+    finder = Finder(np.arange(2), layout, Growth(least_rows=1))
+    sums = np.array([[g.sum(), 6.0, 6.0]])
+    found = finder(histogram(layout, z, g, np.ones(6))[None], sums, np.full(1, -np.inf), np.full(1, np.inf))
+    assert found.column.tolist() == [1]
+    assert found.left[0].tolist() == [True] + [False] * 8

@@ -373,6 +373,9 @@ def test_no_steps_and_pickling() -> None:
 
 def test_settings_that_make_no_sense() -> None:
     right: dict[str, Any] = {"features": Flatten(3), "outputs": 1}
+    for least, most in (({"slope": 0.0}, {"slope": 1.0}), ({"batch": 1}, {"steps": 0})):
+        MLP(Flatten(3), 2, **least)
+        MLP(Flatten(3), 2, **most)
     for wrong in ({"slope": 2.0}, {"slope": -0.1}, {"batch": 0}, {"hidden": (3, 0)}, {"outputs": 0}, {"steps": -1}):
         with pytest.raises(FFGBError):
             MLP(**(right | wrong))

@@ -5,6 +5,8 @@ The tables are written by hand.  A change of a default belongs here and in the c
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,13 +16,27 @@ from ffgb.algorithms.additive_shared import AdditiveShared
 from ffgb.algorithms.blended import Blended
 from ffgb.algorithms.catalogue import ALGORITHMS
 from ffgb.algorithms.fedavg import FedAvg
+from ffgb.algorithms.fedboost import FedBoost
+from ffgb.algorithms.fedprox import FedProx
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_c import FFGBC
 from ffgb.algorithms.ffgb_l import FFGBL
+from ffgb.algorithms.ffgb_posterior import FFGBPosterior
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.algorithms.mime import Mime
+from ffgb.algorithms.scaffold import Scaffold
 from ffgb.algorithms.trees_shared import TreesShared
+from ffgb.core.losses import Gamma, Huber, Logistic, Poisson, Quantile, Square
+from ffgb.core.means import TrimmedMean
+from ffgb.core.schedules import Power, Theorem
+from ffgb.core.tree_growth import Growth
+from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.learners.catalogue import FAMILIES
+from ffgb.learners.linear import Linear
+from ffgb.learners.lipschitz import LipschitzMLP
+from ffgb.learners.mlp import MLP
+from ffgb.learners.nets import Net
+from ffgb.learners.trees import Tree
 from ffgb.runs.config import SETTINGS, Config
 
 NUMBERS: dict[str, Any] = {
@@ -146,6 +162,63 @@ TRAITS: dict[type[Algorithm], dict[str, Any]] = {
     AdditiveShared: {"searches": False, "terms": False, "phases": 1},
     Blended: {"searches": False, "terms": False, "phases": 1},
 }
+
+
+LOCAL = {"K": 1, "batch": 128.0, "epochs": 0}
+ADAM = {"hidden": (32, 32), "steps": 1000, "learning_rate": 0.005, "batch": 128}
+FIELDS: dict[type[Any], dict[str, Any]] = {
+    FFGB: {"K": 1, "mu": 0.0, "residual": True, "distill": False},
+    FFGBC: {"K": 1, "mu": 0.01, "B": math.inf, "residual": True},
+    FFGBL: {"K": 1, "rounds": 1, "residual": True},
+    FFGBShared: {"mu": 0.0, "search": False},
+    FFGBPosterior: {"mu": 0.0},
+    FedAvg: {**LOCAL, "momentum": 0.0},
+    FedProx: {**LOCAL, "momentum": 0.0, "prox": 0.01},
+    Scaffold: LOCAL,
+    Mime: {**LOCAL, "momentum": 0.9},
+    FedBoost: {**LOCAL, "sampled": 1.0, "seed": 0},
+    TreesShared: {
+        "rate": 0.1,
+        "side_by_side": 1,
+        "share": 1.0,
+        "least_columns": 1,
+        "monotone": (),
+        "least": 1,
+        "seed": 0,
+        "mu": 0.0,
+    },
+    AdditiveShared: {"mu": 0.0},
+    Blended: {"smooth": 0, "patience": 8, "mu": 0.0},
+    Growth: {
+        "leaves": 31,
+        "levels": 6,
+        "least_rows": 20,
+        "least_hessian": 0.001,
+        "ridge": 1.0,
+        "category_ridge": 300.0,
+        "smoothing": 100.0,
+        "by_level": False,
+    },
+    Linear: {"ridge": 0.001, "intercept": 0.1},
+    MLP: {**ADAM, "slope": 0.01},
+    Net: {**ADAM, "augment": False},
+    LipschitzMLP: {"hidden": (64, 64), "steps": 400, "learning_rate": 0.015, "batch": 128, "slopes": 1.0},
+    Tree: {"depth": 4, "min_leaf": 1},
+    BoostedTrees: {"leaves": 31},
+    Huber: {"outputs": 1, "delta": 1.0},
+    Quantile: {"outputs": 1, "level": 0.5},
+    **{kind: {"outputs": 1} for kind in (Gamma, Logistic, Poisson, Square)},
+    Theorem: {"numerator": 2.0},
+    Power: {"p": 1.0},
+    TrimmedMean: {"share": 0.2},
+}
+"""Of classes that scripts make by themselves: the defaults that are numbers."""
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
+def test_what_a_class_takes_if_a_script_says_nothing(kind: type[Any]) -> None:
+    found = {field.name: field.default for field in fields(kind)}
+    assert {name: found[name] for name in FIELDS[kind]} == FIELDS[kind]
 
 
 @pytest.mark.parametrize("kind", TRAITS, ids=lambda kind: kind.__name__)

@@ -311,7 +311,7 @@ def read_out(row: Array) -> str | None:
     each = row[1:] / sites
     if (each != np.round(each)).any() or (each[1:] > 255).any() or not 0 <= each[0] <= LETTERS:
         return None
-    letters = bytes(int(v) for v in each[1 : 1 + LETTERS])[: int(each[0])]
+    letters = bytes(int(v) for v in each[1 : 1 + int(each[0])])
     try:
         name = letters.decode()
     except UnicodeDecodeError:

@@ -41,5 +41,3 @@ class Round:
     measured: Mapping[str, float | None]
     scores: tuple[Scores | None, Scores | None] | None = None
     """The same of all together, where single clients report nothing."""
-    over: bool = False
-    """There was nothing left to learn but noise."""

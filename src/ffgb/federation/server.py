@@ -148,7 +148,7 @@ class Server:
                 algorithm = algorithm.prepared(ask, family, loss, scaling.mean, scaling.scale)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise FFGBError(
-                f"no learner can be made of what all clients together say ({error}); look for columns with very large "
+                f"no learner can be made from the totals of all clients ({error}); look for columns with very large "
                 f"values, or choose another {option('map')}"
             ) from error
         self._procedure(algorithm)  # refused here if there is none

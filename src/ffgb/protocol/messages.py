@@ -163,7 +163,7 @@ class Train(Sending):
     def read(message: Message, job: Job | None) -> Train:
         memory = message.values.get("memory", {})
         if not isinstance(memory, dict) or not all(type(since) is int for since in memory.values()):
-            raise FFGBError("a message says in no way that is understood what clients keep")
+            raise FFGBError("a message describes in an unknown way what clients keep")
         return Train(message.round, memory)
 
     def expected(self, job: Job | None) -> Expected:

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffgb.core.exact_sums import ORDERS, orders
+from ffgb.core.exact_sums import EXACT, ORDERS, orders
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here, Question
 from ffgb.core.regression.design import Design, DesignColumn, Records, Variable
 from ffgb.core.regression.families import FAMILIES
-from ffgb.core.regression.sums import RowModel, largest_of, sums_at
+from ffgb.core.regression.sums import RowModel, largest_of, sums_at, unit_of
 from ffgb.core.types import Array
 from ffgb.privacy.integers import add, from_integers, to_integers
 
@@ -70,3 +70,9 @@ def test_no_number_is_beyond_what_counts_by_order_of_magnitude_say() -> None:
     for value in (0.75, 1.0, 3.0, 1e-9):
         counts = orders(np.array([[value], [value / 5.0]]))[0]
         assert value <= largest_of(counts) <= 2.0 * value
+
+
+@given(total=st.floats(1e-6, 1e9))
+def test_units_leave_room_for_the_rounding_of_very_many_rows(total: float) -> None:
+    unit = unit_of(total)
+    assert total / unit + 0.5 * 2.0**48 < EXACT <= 2.0 * (total / unit + 0.5 * 2.0**48 + 1.0)
