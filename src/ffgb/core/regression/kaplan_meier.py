@@ -131,11 +131,12 @@ def curves(
     found, starts = [], [0, *(end + 1 for end in ends[:-1])]
     times = edges[np.minimum(ends, len(edges) - 1)]
     cells = np.add.reduceat(counts, starts, axis=1)
-    shown = np.flatnonzero((np.array(starts) < len(edges)) & (cells[:, :, 0].sum(axis=0) > 0))
+    inside = np.array(starts) < len(edges)
+    shown = np.flatnonzero(inside & (cells[:, :, 0].sum(axis=0) > 0))
     for group in cells:
         d, c = group.T
         at_risk = (d + c)[::-1].cumsum()[::-1]
-        left = np.append(at_risk[shown[1:]], 0.0)  # at the next interval that is shown
+        left = np.append(at_risk[shown[1:]], (d + c)[~inside].sum())  # at the next interval that is shown
         found.append(Curve(times[shown], at_risk[shown], d[shown], at_risk[shown] - d[shown] - left, times))
     return found
 
