@@ -69,7 +69,7 @@ def test_as_lifelines_on_rounded_times(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("name", COX)
 def test_as_lifelines_on_the_times_themselves(name: str) -> None:
-    """With every time as an end nothing is rounded: eight data sets, three splits each, curves and the log-rank test."""
+    """With every time as an end nothing is rounded: eight data sets, three splits each; curves, log-rank test."""
     _, time, event, columns = COX[name]
     frame = _frame(name)
     frame = frame.assign(group=np.where(frame[columns[0]] > frame[columns[0]].median(), "high", "low"))

@@ -56,7 +56,10 @@ def glm(
     secure: SECURE = "off",
     as_json: JSON = False,
 ) -> None:
-    """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values."""
+    """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values.
+
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
     from ffgb.runs.glm import glm as fit
 
     chosen: Any = errors
@@ -104,7 +107,10 @@ def cox(
     secure: SECURE = "off",
     as_json: JSON = False,
 ) -> None:
-    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios."""
+    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios.
+
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
     from ffgb.runs.cox import cox as fit
 
     chosen: dict[str, Any] = {"ties": ties, "errors": errors}
@@ -145,7 +151,10 @@ def survival(
     secure: SECURE = "off",
     as_json: JSON = False,
 ) -> None:
-    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups."""
+    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups.
+
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
     from ffgb.runs.kaplan_meier import survival_curves
 
     ends = numbers_of("times", times)
