@@ -49,7 +49,8 @@ def test_the_interval_of_the_c_index_is_that_of_a_bootstrap_within_sites() -> No
     event = time < 2.0
     time = np.minimum(time, 2.0)
     found = c_index_of(time, event, f, Sampled.of(n, None, site))
-    pairs = sum(np.array(concordance(time[site == k], event[site == k], f[site == k])) for k in (0, 1))
+    parts = [concordance(time[site == k], event[site == k], f[site == k]) for k in (0, 1)]
+    pairs = [sum(numbers) for numbers in zip(*parts, strict=True)]
     assert found.value == pytest.approx(c_index(pairs))
     values = []
     for _ in range(400):
@@ -143,6 +144,6 @@ def test_few_events_give_no_hazards_and_others_are_refused() -> None:
     assert Baseline.of_rows(time, time < 5, np.zeros(12), np.zeros(12, int), ("a",), 10) is None
     for content in ({}, {"all": {"ends": [1.0], "model": [1.0, 2.0], "null": [1.0]}}, {"all": 3}):
         with pytest.raises(FFGBError):
-            Baseline.from_json(content)  # type: ignore[arg-type]
+            Baseline.from_json(content)
     known = Hazards(np.array([2.0]), np.array([0.5]), np.array([0.4]))
     np.testing.assert_allclose(known.survival(np.zeros(1), np.array([1.0, 2.0, 9.0])), np.exp([[0.0, -0.5, -0.5]]))

@@ -81,7 +81,7 @@ def test_as_lifelines_on_the_times_themselves(name: str) -> None:
         by_group = {g: KaplanMeierFitter().fit(some[time], some[event]) for g, some in frame.groupby("group")}
     for site in splits(len(frame)):
         sites = [frame[site == k] for k in np.unique(site)]
-        found = ffgb.survival_curves(sites, time=time, event=event, by="group", times=every, least=1)
+        found = ffgb.survival_curves(sites, time=time, event=event, by="group", times=every.tolist(), least=1)
         assert found.test is not None
         np.testing.assert_allclose(found.test.chi2, test.test_statistic, rtol=1e-8)
         for group, curve in found.curves.items():

@@ -848,7 +848,14 @@ SETTINGS = (
         ("digits",),
         common=True,
     ),
-    Setting("target", "text", "The column to predict, for CSV and Parquet files.", DATA, unset="y", common=True),
+    Setting(
+        "target",
+        "text",
+        "The column to predict, in tables; or time,event.",
+        DATA,
+        unset="y",
+        common=True,
+    ),
     Setting(
         "task", "text", "classification or regression, for files.", DATA, unset="by the target's values", choices=TASKS
     ),
