@@ -187,7 +187,7 @@ def test_random_tables(seed: int, ties: int) -> None:
     site = rng.integers(0, 3, 150)
     sites = [frame[site == k] for k in range(3)]
     for way in ("breslow", "efron"):
-        found = ffgb.cox(sites, "a + b + c", time="days", event="died", ties=way, secure=True)  # type: ignore[arg-type]
+        found = ffgb.cox(sites, "a + b + c", time="days", event="died", ties=way, secure=True)
         theirs = sm.PHReg(frame.days, frame[["a", "b", "c"]], frame.died, strata=site, ties=way)
         expected = theirs.fit(maxiter=100, disp=0)
         np.testing.assert_allclose(found.coefficients, expected.params, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ffgb
-from ffgb.cli import app
+from ffgb.cli.common import app
 from ffgb.core.concordance import c_index, concordance
 from ffgb.core.losses.cox import times_of
 from ffgb.core.types import Array
@@ -126,9 +126,9 @@ def test_what_cannot_be_is_said(
     change: dict[str, float], given: dict[str, str], words: str, files: tuple[str, ...]
 ) -> None:
     pd.read_csv(files[0]).assign(**change).to_csv(files[0], index=False)
-    given = given | ({"data": files[:1]} if "data" in given else {})  # type: ignore[dict-item]
+    some = {"data": files[:1]} if "data" in given else {}
     with pytest.raises(FFGBError, match=words):
-        train(Config(**{"data": files, "target": "days,died", "rounds": 1, **given}), workers=0)
+        train(Config(**{"data": files, "target": "days,died", "rounds": 1, **given, **some}), workers=0)
 
 
 @pytest.fixture
