@@ -214,3 +214,13 @@ def test_a_site_goes_on_by_itself(run: Run, files: tuple[str, ...]) -> None:
     data = load_data(Config(data=files[:1], target="days,died"))
     losses = [model.score(data.x, data.y)["loss"] for model in (Model.load(run.path), own)]
     assert losses[1] < losses[0]
+
+
+def test_a_schema_names_both_columns(files: tuple[str, ...], tmp_path: Path) -> None:
+    schema = str(tmp_path / "schema.toml")
+    done = CliRunner().invoke(app, ["data", "describe", files[0], "--target", "days,died", "-o", schema])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["data", "check", files[0], "--schema", schema])
+    assert done.exit_code == 0, done.output
+    config = Config(data=files[:1], target="days,died", schema=schema, rounds=1)
+    assert train(config, workers=0).summary["train_concordance"] > 0.5

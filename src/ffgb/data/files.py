@@ -32,7 +32,7 @@ from ffgb.data.preprocess import NUMBER, RARE, TEXT, Said, Table, agree, describ
 from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
-from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text, time_and_event
+from ffgb.data.targets import FEW, class_names, encode, infer_task, is_text, target_columns, time_and_event
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.settings import DATA, Setting
@@ -519,7 +519,7 @@ def _read_site(
         )
     kinds = {**reading.kinds, **kinds}
     frame, notes = read_frame(path, kinds, reading, agreed, target)
-    named = time_and_event(target) or (target,)
+    named = target_columns(target)
     for name in named:
         if name not in frame.columns:
             raise FFGBError(

@@ -27,6 +27,7 @@ from ffgb.data.preprocess import TEXT
 from ffgb.data.schema_file import DATE, DROP, SchemaFile
 from ffgb.data.sizes import check_parquet
 from ffgb.data.sql import query
+from ffgb.data.targets import target_columns
 from ffgb.data.workbooks import MAGIC, read_workbook
 from ffgb.errors import FFGBError, command, option
 from ffgb.settings import DATA, Setting
@@ -138,17 +139,18 @@ def read_frame(
             raise FFGBError(f"{path} has two columns called {name!r}; rename or remove one")
     if frame.empty:
         raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
-    if target in reading.drop:
-        raise FFGBError(f"{option('drop')} names the target {target!r}; leave it out there")
+    wanted = target_columns(target)
+    if dropped := [name for name in wanted if name in reading.drop]:
+        raise FFGBError(f"{option('drop')} names the target {dropped[0]!r}; leave it out there")
     schema = reading.schema or SchemaFile({})
     lost = [f"there is no column {name!r} to drop" for name in reading.drop if name not in frame.columns]
-    extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, target)]
+    extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, *wanted)]
     if extra:
         lost.append(f"not in the schema, and not used: {', '.join(extra)}")
     gone = {*reading.drop, *schema.of_type(DROP), *extra}
     frame = frame.drop(columns=[name for name in frame.columns if name in gone])
     frame = _without(frame, (*reading.missing, *schema.missing))
-    kept = {*([] if target is None else [target]), *kinds}
+    kept = {*wanted, *kinds}
     frame, dated = expand(frame, path, kept, (sources(names) | {*schema.of_type(DATE)}) - kept, schema.orders)
     said = [f"{path.name} is read with {', '.join(notes)}"] if notes else []
     return frame, [*said, *(f"{path.name}: {note}" for note in (*lost, *dated))]
