@@ -83,6 +83,20 @@ def test_what_the_page_of_fit_says_was_measured() -> None:
     assert f"mean slopes are between {min(after.values())} and {max(after.values())}" in page
 
 
+def test_what_the_page_of_effects_says_was_measured() -> None:
+    """FLamby's Fed-TCGA-BRCA: the numbers of the page are those of the file, and reach what was aimed at."""
+    page = (ROOT / "docs" / "statistics.md").read_text()
+    models = json.loads((ROOT / "experiments" / "tcga_brca.json").read_text())["models"]
+    for name in ("default", "Cox's model", "fedavg of a line"):
+        for score in ("mean", "pooled"):
+            value, (low, high) = (models[name][score][word] for word in ("value", "interval"))
+            assert f"{value:.3f} [{low:.3f}, {high:.3f}]" in page
+            low, high = models[name][score]["interval of default less this"]
+            assert low <= 0.0 <= high
+    assert models["default"]["mean"]["value"] >= 0.821
+    assert models["default"]["pooled"]["value"] >= 0.849
+
+
 def steps_of_one_row() -> list[str]:
     """Of docs/one-row.md, each as module.function."""
     page = (ROOT / "docs" / "one-row.md").read_text()

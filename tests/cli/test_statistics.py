@@ -85,3 +85,22 @@ def test_mistakes_are_said(files: list[str], refused: Callable[..., str]) -> Non
     assert "efron or breslow" in refused("cox", *files, *given, "--ties", "none")
     assert "not a list of numbers" in refused("survival", *files, *given[:4], "--times", "a,b")
     assert "does not exist" in refused("glm", "--data", "east.csv", "--formula", "events ~ sex")
+
+
+def test_a_model_without_each_site(files: list[str], tmp_path: Path) -> None:
+    """As if a site had never taken part: the model of the pooled rows of the others."""
+    words = ["--formula", "events ~ age + sex", "--family", "poisson", "--leave-out"]
+    found = json.loads(ffgb("glm", *files, *words, "--json", cwd=tmp_path).stdout)["without"]
+    tables = {file.stem: pd.read_csv(file) for file in tmp_path.glob("*.csv")}
+    assert set(found) == set(tables)
+    for name, without in found.items():
+        frame = pd.concat([table for other, table in tables.items() if other != name])
+        expected = smf.glm("events ~ age + sex", frame, family=sm.families.Poisson()).fit(tol=1e-13)
+        ours = {row["name"]: row["coefficient"] for row in without["coefficients"]}
+        np.testing.assert_allclose(ours["age"], expected.params["age"], rtol=1e-6)
+        assert name not in without["sites"]
+    done = ffgb("glm", *files, *words, cwd=tmp_path).stdout
+    assert "coefficients (standard errors) without" in done
+    one = ffgb("glm", *files[:2], *words, cwd=tmp_path)
+    assert one.returncode == 2
+    assert "one site alone cannot be left out" in one.stderr

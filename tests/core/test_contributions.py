@@ -18,7 +18,7 @@ from ffgb.runs.training import train
 COLUMNS = 4
 
 
-@pytest.fixture(scope="module", params=["trees", "additive"])
+@pytest.fixture(scope="module", params=["trees", "additive", "blend"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("tree") / "a.csv"
     x = rng.integers(0, 4, (400, COLUMNS)).astype(float)

@@ -80,3 +80,36 @@ def test_the_estimators_have_sets_and_intervals() -> None:
     ends = regressor.calibrate(own[columns], own["y"]).predict_interval(new[columns], coverage=0.9)
     inside = (ends[:, 0] <= new["y"]) & (new["y"] <= ends[:, 1])
     assert inside.mean() == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize("number", [False, True])
+def test_an_onnx_file_has_the_same_sets_and_intervals(number: bool, tmp_path: Path) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    for seed, name in enumerate(("calm", "wild")):
+        rows(900, seed, 1.0 + seed, number=number).to_csv(tmp_path / f"{name}.csv", index=False)
+    files = tuple(str(tmp_path / f"{name}.csv") for name in ("calm", "wild"))
+    model = train(Config(data=files, target="y", learner="linear", rounds=2), tmp_path / "run", workers=0).model
+    ffgb("export", tmp_path / "run", "--coverage", "0.9", "--site", "wild", "--onnx", tmp_path / "wild.onnx")
+    session = ort.InferenceSession(str(tmp_path / "wild.onnx"), providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["coverage"] == "0.9 at wild"
+    new = rows(500, 7, 1.0, number=number)
+    given = {name: new[[name]].to_numpy(np.float32) for name in ("a", "b")}
+    found = dict(zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True))
+    x, threshold = new[["a", "b"]].to_numpy(np.float32), conformal.load(tmp_path / "run").threshold(0.9, "wild")
+    if number:
+        np.testing.assert_allclose(found["interval"], np.stack(conformal.intervals(model, x, threshold), axis=1), 1e-5)
+    else:
+        held = conformal.sets(model, x, threshold)
+        near = np.abs(1.0 - model.predict_proba(x) - threshold) < 1e-6
+        assert (found["set"] == held)[~near].all()
+        assert 0 < held.sum() < held.size
+
+
+def test_sets_are_of_the_runs_own_model(tmp_path: Path) -> None:
+    rows(900, 0, 1.0).to_csv(tmp_path / "here.csv", index=False)
+    config = Config(data=(str(tmp_path / "here.csv"),), target="y", learner="linear", rounds=2)
+    train(config, tmp_path / "run", workers=0)
+    ffgb("recalibrate", tmp_path / "run")
+    done = ffgb("export", tmp_path / "run", "--coverage", "0.9", "--model", "recalibrated.safetensors")
+    assert done.returncode == 2
+    assert "of the run's own model" in done.stderr

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lifelines import CoxPHFitter, datasets
 
 import ffgb
@@ -172,3 +174,22 @@ def test_bad_input_is_said(columns: dict[str, Any], given: dict[str, Any], said:
     more: Any = {"formula": "x + g", "time": "t", "event": "e", **given}
     with pytest.raises(FFGBError, match=said):
         ffgb.cox(small(**columns), **more)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), ties=st.integers(3, 200))
+def test_random_tables(seed: int, ties: int) -> None:
+    """As statsmodels' stratified model, with many ties and few."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(150, 3)) * [1.0, 5.0, 0.2] + [0.0, 40.0, 1.0], columns=["a", "b", "c"])
+    days = rng.exponential(np.exp(-0.5 * frame.a - 0.05 * (frame.b - 40))) + 1e-3
+    frame["days"], frame["died"] = np.ceil(days * ties) / ties, (rng.random(150) < 0.7) * 1.0
+    site = rng.integers(0, 3, 150)
+    sites = [frame[site == k] for k in range(3)]
+    for way in ("breslow", "efron"):
+        found = ffgb.cox(sites, "a + b + c", time="days", event="died", ties=way, secure=True)
+        theirs = sm.PHReg(frame.days, frame[["a", "b", "c"]], frame.died, strata=site, ties=way)
+        expected = theirs.fit(maxiter=100, disp=0)
+        np.testing.assert_allclose(found.coefficients, expected.params, atol=1e-5)
+        np.testing.assert_allclose(found.standard_errors, expected.bse, rtol=1e-4)
+        assert found.loglik == pytest.approx(expected.llf, abs=1e-6)

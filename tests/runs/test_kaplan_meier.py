@@ -17,6 +17,8 @@ from lifelines.statistics import multivariate_logrank_test
 import ffgb
 from ffgb.core.regression.kaplan_meier import joined
 from ffgb.errors import FFGBError
+from tests.runs.test_cox import SETS as COX
+from tests.runs.test_cox import _frame, splits
 
 
 def rounded(frame: pd.DataFrame, time: str, event: str, ends: Any, last: float) -> pd.DataFrame:
@@ -44,8 +46,9 @@ def test_as_lifelines_on_rounded_times(name: str, how: str) -> None:
     sites = [frame[site == k] for k in range(3)]
     given: Any = {"time": time, "event": event, "by": by, "times": times, "least": least}
     found = ffgb.survival_curves(sites, secure=True, **given)
-    ends = next(iter(found.curves.values())).times
-    rows = rounded(frame, time, event, ends, np.inf if times is None else times[-1])
+    one = next(iter(found.curves.values()))
+    ends = one.times
+    rows = rounded(frame, time, event, one.ends, np.inf if times is None else times[-1])
     for group, curve in found.curves.items():
         some = rows[rows[by].astype(str) == group]
         expected = KaplanMeierFitter().fit(some.time, some.event)
@@ -62,6 +65,28 @@ def test_as_lifelines_on_rounded_times(name: str, how: str) -> None:
     np.testing.assert_allclose(found.test.chi2, test.test_statistic, rtol=1e-8)
     np.testing.assert_allclose(found.test.p_value, test.p_value, rtol=1e-6, atol=1e-15)
     json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", COX)
+def test_as_lifelines_on_the_times_themselves(name: str) -> None:
+    """With every time as an end nothing is rounded: eight data sets, three splits each; curves, log-rank test."""
+    _, time, event, columns = COX[name]
+    frame = _frame(name)
+    frame = frame.assign(group=np.where(frame[columns[0]] > frame[columns[0]].median(), "high", "low"))
+    frame = frame[frame[time] > 0].reset_index(drop=True)
+    every = np.unique(frame[time])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        test = multivariate_logrank_test(frame[time], frame.group, frame[event])
+        by_group = {g: KaplanMeierFitter().fit(some[time], some[event]) for g, some in frame.groupby("group")}
+    for site in splits(len(frame)):
+        sites = [frame[site == k] for k in np.unique(site)]
+        found = ffgb.survival_curves(sites, time=time, event=event, by="group", times=every.tolist(), least=1)
+        assert found.test is not None
+        np.testing.assert_allclose(found.test.chi2, test.test_statistic, rtol=1e-8)
+        for group, curve in found.curves.items():
+            expected = by_group[group].survival_function_at_times(curve.times)
+            np.testing.assert_allclose(curve.survival, expected, atol=1e-12)
 
 
 @settings(max_examples=200, deadline=None)

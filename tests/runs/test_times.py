@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ffgb
-from ffgb.cli import app
+from ffgb.cli.common import app
 from ffgb.core.concordance import c_index, concordance
 from ffgb.core.losses.cox import times_of
 from ffgb.core.types import Array
@@ -115,6 +115,7 @@ def test_events_are_held_out_in_proportion(files: tuple[str, ...]) -> None:
         ({}, {"target": "days,died,age"}, "neither one column nor"),
         ({"died": 2}, {}, "values other than 0 and 1"),
         ({"days": -1.0}, {}, "count times from the start"),
+        ({"died": 0}, {"data": "first"}, "no row has an event"),
         ({}, {"loss": "square"}, "knows of no events"),
         ({}, {"learner": "blend"}, "a blend sets rows aside"),
         ({}, {"weights": "age"}, "cannot be combined with"),
@@ -125,8 +126,9 @@ def test_what_cannot_be_is_said(
     change: dict[str, float], given: dict[str, str], words: str, files: tuple[str, ...]
 ) -> None:
     pd.read_csv(files[0]).assign(**change).to_csv(files[0], index=False)
+    some = {"data": files[:1]} if "data" in given else {}
     with pytest.raises(FFGBError, match=words):
-        train(Config(**{"data": files, "target": "days,died", "rounds": 1, **given}), workers=0)
+        train(Config(**{"data": files, "target": "days,died", "rounds": 1, **given, **some}), workers=0)
 
 
 @pytest.fixture
@@ -189,3 +191,36 @@ def test_hazards_are_asked_of_runs_that_have_them(run: Run) -> None:
 def test_an_exported_model_says_the_same(run: Run, tmp_path: Path) -> None:
     model = Model.load(run.path)
     assert export(model, tmp_path / "model.onnx") < 1e-5
+
+
+def test_a_site_without_events_takes_part_and_changes_nothing(files: tuple[str, ...], tmp_path: Path) -> None:
+    """All rows of a stratum without events have no gradient; ties count by Breslow's method."""
+    rows = pd.read_csv(files[0])
+    rows.assign(died=0).to_csv(tmp_path / "calm.csv", index=False)
+    rows.assign(days=(rows.days // 200 + 1) * 200).to_csv(tmp_path / "tied.csv", index=False)
+    some = (str(tmp_path / "tied.csv"), *files[1:])
+    config = {"target": "days,died", "learner": "linear", "rounds": 4}
+    with_it = train(Config(data=(*some, str(tmp_path / "calm.csv")), **config), workers=0).model
+    known = ffgb.cox(some, "age + treated", time="days", event="died", ties="breslow")
+    x = np.concatenate([pd.read_csv(file)[["age", "treated"]].to_numpy(np.float32) for file in some])
+    assert np.all(np.abs(coefficients(with_it, x) - known.coefficients) < 3.0 * known.standard_errors)
+
+
+def test_a_site_goes_on_by_itself(run: Run, files: tuple[str, ...]) -> None:
+    """A local refinement: some steps from the common model, with the site's own rows."""
+    config = Config(data=files[:1], target="days,died", start=str(run.path), rounds=2)
+    own = train(config, workers=0).model
+    assert own.job.loss == Model.load(run.path).job.loss
+    data = load_data(Config(data=files[:1], target="days,died"))
+    losses = [model.score(data.x, data.y)["loss"] for model in (Model.load(run.path), own)]
+    assert losses[1] < losses[0]
+
+
+def test_a_schema_names_both_columns(files: tuple[str, ...], tmp_path: Path) -> None:
+    schema = str(tmp_path / "schema.toml")
+    done = CliRunner().invoke(app, ["data", "describe", files[0], "--target", "days,died", "-o", schema])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["data", "check", files[0], "--schema", schema])
+    assert done.exit_code == 0, done.output
+    config = Config(data=files[:1], target="days,died", schema=schema, rounds=1)
+    assert train(config, workers=0).summary["train_concordance"] > 0.5

@@ -298,12 +298,20 @@ def export(
     model: Annotated[
         str, typer.Option(help="Which file of the run: model.safetensors, distilled.safetensors, …")
     ] = "model.safetensors",
+    coverage: Annotated[
+        float | None, typer.Option(help="Add sets of classes, or intervals, that hold the truth with this chance.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="The site whose rows they are for, for --coverage.", show_default="each site")
+    ] = None,
     learner: MODULE = None,
     as_json: JSON = False,
 ) -> None:
     """Write the model with its preprocessing as one ONNX file, check its predictions, and write a model card."""
     from ffgb.deployment.site_report import is_kept
+    from ffgb.runs import conformal
     from ffgb.runs import onnx as exporting
+    from ffgb.runs.card import OWN
     from ffgb.runs.card import card as make_card
     from ffgb.runs.directory import Run
 
@@ -316,13 +324,18 @@ def export(
         raise FFGBError(f"{onnx} cannot be both the ONNX file and the model card; choose another --card")
     for path in (onnx, card):
         _must_not_be_the_runs(path, run)
-    loaded = _model_of(run, model)
+    loaded, covered = _model_of(run, model), None
+    if coverage is not None:
+        if model != OWN:
+            raise FFGBError(f"--coverage is of the run's own model ({OWN}), and not of {model}; leave one of them out")
+        threshold = conformal.load(run).threshold(coverage, site)
+        covered = exporting.Covered(threshold, f"{coverage:g} at {'each site' if site is None else site}")
     with Console(stderr=True).status("exporting"):
-        made = exporting.checked(loaded)
+        made = exporting.checked(loaded, None, covered)
         # a site has the model, and not the run that a card tells of
         text = None if is_kept(run) else make_card(opened, loaded, (onnx, made.data), model)
         exporting.write({onnx: made.data} if text is None else {onnx: made.data, card: text.encode()})
-    names = exporting.output_names(loaded)
+    names = exporting.output_names(loaded, covered)
     if as_json:
         found = {
             "onnx": str(onnx), "card": str(card) if text is not None else None, "model": model, "bytes": len(made.data),

@@ -89,6 +89,8 @@ def data_check(
 
 def _problems(file: Path, reading: Any, target: str | None) -> list[str]:
     """All that keeps a file from the training that the schema is for."""
+    from ffgb.data.targets import target_columns
+
     try:
         raw, dates = _columns(file, reading, target, quiet=False)
     except FFGBError as error:
@@ -97,11 +99,12 @@ def _problems(file: Path, reading: Any, target: str | None) -> list[str]:
     there = {*raw, *dates}
     lost = [name for name, rule in schema.columns.items() if name not in there and rule.type != "drop"]
     found = [f"the column {name!r} is missing" for name in lost]
-    if target is not None and target not in there and target not in lost:
-        found.append(f"the target {target!r} is missing")
-    if target is not None and target in raw and any(_unknown(value) for value in raw[target]):
-        row = next(i for i, value in enumerate(raw[target]) if _unknown(value)) + 1
-        found.append(f"the target {target!r} has no value in row {row}; remove such rows")
+    for name in target_columns(target):
+        if name not in there and name not in lost:
+            found.append(f"the target {name!r} is missing")
+        if name in raw and any(_unknown(value) for value in raw[name]):
+            row = next(i for i, value in enumerate(raw[name]) if _unknown(value)) + 1
+            found.append(f"the target {name!r} has no value in row {row}; remove such rows")
     return found + schema.violations(raw)
 
 
@@ -114,6 +117,7 @@ def _columns(file: Path, reading: Any, target: str | None, *, quiet: bool = True
     from ffgb.data.dates import names_of, sources
     from ffgb.data.preprocess import raw as raw_column
     from ffgb.data.reading import kind_of, read_frame, refuse_unreadable
+    from ffgb.data.targets import target_columns
 
     refuse_unreadable(file)
     if kind_of(file) == "NPZ":
@@ -121,9 +125,10 @@ def _columns(file: Path, reading: Any, target: str | None, *, quiet: bool = True
     frame, notes = read_frame(file, reading.kinds, reading, (), target)
     for note in notes:
         say(note, error=quiet)
-    if target is not None and target not in frame.columns and reading.schema is None:
+    lacking = [name for name in target_columns(target) if name not in frame.columns]
+    if lacking and reading.schema is None:
         raise FFGBError(
-            f"{file} has no column {target!r} to be the target; it has {', '.join(map(repr, frame.columns))}"
+            f"{file} has no column {lacking[0]!r} to be the target; it has {', '.join(map(repr, frame.columns))}"
         )
     dates = sorted(sources(map(str, frame.columns)))
     made = {name for date in dates for name in names_of(date)}

@@ -61,7 +61,7 @@ Join = Annotated[
     typer.Option(help="The invitation that the server's operator has sent, or a file with it; - reads standard input."),
 ]
 Server = Annotated[str | None, typer.Option(help="HOST:PORT of the server.", show_default="the invitation's")]
-Target = Annotated[str | None, typer.Option(help="The column to predict, for CSV and Parquet files.")]
+Target = Annotated[str | None, typer.Option(help="The column to predict, in tables; or time,event.")]
 Name = Annotated[
     str | None, typer.Option(help="What others call this site.", show_default="as invited, or its key's file")
 ]

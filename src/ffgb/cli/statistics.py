@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ffgb.runs.cox import CoxResult
     from ffgb.runs.glm import GLMResult
     from ffgb.runs.kaplan_meier import SurvivalResult
+    from ffgb.runs.statistics import Data
+
+    Others: TypeAlias = Mapping[str, GLMResult | CoxResult | FFGBError]
 
 WIDE = 100
 """Columns of a terminal that has room for ratios beside coefficients."""
@@ -27,6 +31,7 @@ DATA = Annotated[list[Path], typer.Option(help="A site's CSV, Parquet or SQL fil
 LEAST = Annotated[int, typer.Option(help="Rows of all sites that each category and cell must have.", min=1)]
 SECURE = Annotated[str, typer.Option(help="on: add totals up under masks, to try them (needs three sites).")]
 LEVEL = Annotated[float, typer.Option(help="Level of the confidence intervals.")]
+LEAVE_OUT = Annotated[bool, typer.Option("--leave-out", help="Also fit it without each site, one after the other.")]
 
 
 @app.command()
@@ -54,34 +59,41 @@ def glm(
     level: LEVEL = 0.95,
     least: LEAST = 10,
     secure: SECURE = "off",
+    leave_out: LEAVE_OUT = False,
     as_json: JSON = False,
 ) -> None:
-    """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values."""
-    from ffgb.runs.glm import glm as fit
+    """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values.
 
-    chosen: Any = errors
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
+    from ffgb.runs.glm import glm as fit
+    from ffgb.runs.statistics import without_each
+
+    chosen: dict[str, Any] = {"errors": errors, "target": target, "columns": words(columns), "family": family}
     with Console(stderr=True).status("reading the files") as status:
-        found = fit(
-            data,
-            formula,
-            target=target,
-            columns=words(columns),
-            family=family,
-            weights=weights,
-            offset=offset,
-            exposure=exposure,
-            categories=words(categories),
-            reference=references(reference or []),
-            errors=chosen,
-            level=level,
-            least=least,
-            secure=switch(secure),
-            on_step=lambda step, deviance: status.update(f"step {step}: deviance {deviance:.6g}"),
-        )
+
+        def fitted(tables: Data) -> GLMResult:
+            return fit(
+                tables,
+                formula,
+                weights=weights,
+                offset=offset,
+                exposure=exposure,
+                categories=words(categories),
+                reference=references(reference or []),
+                level=level,
+                least=least,
+                secure=switch(secure),
+                on_step=lambda step, deviance: status.update(f"step {step}: deviance {deviance:.6g}"),
+                **chosen,
+            )
+
+        found, others = fitted(data), without_each(data, fitted) if leave_out else {}
     if as_json:
-        print(json.dumps(found.to_json(), allow_nan=False))
+        print(json.dumps(found.to_json() | _left_out(others), allow_nan=False))
     else:
         _show(found)
+        _show_without(found.names, others)
 
 
 @app.command()
@@ -106,33 +118,43 @@ def cox(
     level: LEVEL = 0.95,
     least: LEAST = 10,
     secure: SECURE = "off",
+    leave_out: LEAVE_OUT = False,
     as_json: JSON = False,
 ) -> None:
-    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios."""
+    """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios.
+
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
     from ffgb.runs.cox import cox as fit
+    from ffgb.runs.statistics import without_each
 
     chosen: dict[str, Any] = {"ties": ties, "errors": errors}
     with Console(stderr=True).status("reading the files") as status:
-        found = fit(
-            data,
-            formula,
-            time=time,
-            event=event,
-            columns=words(columns),
-            strata=words(strata),
-            categories=words(categories),
-            reference=references(reference or []),
-            penalty=penalty,
-            level=level,
-            least=least,
-            secure=switch(secure),
-            on_step=lambda step, loglik: status.update(f"step {step}: log-likelihood {loglik:.6g}"),
-            **chosen,
-        )
+
+        def fitted(tables: Data) -> CoxResult:
+            return fit(
+                tables,
+                formula,
+                time=time,
+                event=event,
+                columns=words(columns),
+                strata=words(strata),
+                categories=words(categories),
+                reference=references(reference or []),
+                penalty=penalty,
+                level=level,
+                least=least,
+                secure=switch(secure),
+                on_step=lambda step, loglik: status.update(f"step {step}: log-likelihood {loglik:.6g}"),
+                **chosen,
+            )
+
+        found, others = fitted(data), without_each(data, fitted) if leave_out else {}
     if as_json:
-        print(json.dumps(found.to_json(), allow_nan=False))
+        print(json.dumps(found.to_json() | _left_out(others), allow_nan=False))
     else:
         _show_cox(found)
+        _show_without(found.names, others)
 
 
 @app.command()
@@ -149,7 +171,10 @@ def survival(
     secure: SECURE = "off",
     as_json: JSON = False,
 ) -> None:
-    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups."""
+    """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups.
+
+    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    """
     from ffgb.runs.kaplan_meier import survival_curves
 
     ends = numbers_of("times", times)
@@ -167,6 +192,35 @@ def survival(
         print(json.dumps(found.to_json(), allow_nan=False))
     else:
         _show_curves(found)
+
+
+def _left_out(others: Others) -> dict[str, Any]:
+    """Models without each site, as JSON has them; None where there is none."""
+    if not others:
+        return {}
+    return {"without": {n: None if isinstance(each, FFGBError) else each.to_json() for n, each in others.items()}}
+
+
+def _show_without(names: Sequence[str], others: Others) -> None:
+    """Coefficients without each site."""
+    known = {name: each for name, each in others.items() if not isinstance(each, FFGBError)}
+    if known:
+        say("")
+        say("coefficients (standard errors) without")
+        table = Table(box=None, pad_edge=False)
+        for k, head in enumerate(("", *known)):
+            table.add_column(Text(printable(head)), justify="left" if k == 0 else "right", no_wrap=k > 0)
+        for name in names:
+            cells = []
+            for each in known.values():
+                of = dict(zip(each.names, zip(each.coefficients, each.standard_errors, strict=True), strict=True))
+                cells.append(f"{shown(of[name][0])} ({shown(of[name][1])})" if name in of else "–")
+            table.add_row(Text(printable(name)), *cells)
+        console = Console()
+        console.print(table, soft_wrap=not console.is_terminal)
+    for name, error in others.items():
+        if isinstance(error, FFGBError):
+            say(f"none without {name}: {error}")
 
 
 def references(pairs: list[str]) -> dict[str, str]:

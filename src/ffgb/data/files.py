@@ -33,7 +33,7 @@ from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.reading import PLAIN, Reading, bare_name, kind_of, read_frame, refuse_unreadable, unreadable
 from ffgb.data.sizes import MOST_COLUMNS, MOST_ROWS, check_npz
 from ffgb.data.slips import plain
-from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text, time_and_event
+from ffgb.data.targets import FEW_CLASSES, class_names, encode, infer_task, is_text, target_columns, time_and_event
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.settings import DATA, Setting
@@ -524,7 +524,7 @@ def _read_site(
         )
     kinds = {**reading.kinds, **kinds}
     frame, notes = read_frame(path, kinds, reading, agreed, target)
-    named = time_and_event(target) or (target,)
+    named = target_columns(target)
     for name in named:
         if name not in frame.columns:
             raise FFGBError(
@@ -856,7 +856,14 @@ SETTINGS = (
         ("digits",),
         common=True,
     ),
-    Setting("target", "text", "The column to predict, for CSV and Parquet files.", DATA, unset="y", common=True),
+    Setting(
+        "target",
+        "text",
+        "The column to predict, in tables; or time,event.",
+        DATA,
+        unset="y",
+        common=True,
+    ),
     Setting(
         "task", "text", "classification or regression, for files.", DATA, unset="by the target's values", choices=TASKS
     ),

@@ -29,6 +29,7 @@ from ffgb.data.schema_file import DATE, DROP, SchemaFile
 from ffgb.data.sizes import check_parquet
 from ffgb.data.slips import doubts, plain, refuse_long_numbers, refuse_rows, without_nothing
 from ffgb.data.sql import query
+from ffgb.data.targets import target_columns
 from ffgb.data.workbooks import MAGIC, read_workbook
 from ffgb.errors import FFGBError, command, option
 from ffgb.settings import DATA, Setting
@@ -171,11 +172,12 @@ def read_frame(
     frame, nothing = without_nothing(frame)
     if frame.empty:
         raise FFGBError(f"{path} has a header but no rows; give a file with rows in it")
-    if target in reading.drop:
-        raise FFGBError(f"{option('drop')} names the target {target!r}; leave it out there")
+    wanted = target_columns(target)
+    if dropped := [name for name in wanted if name in reading.drop]:
+        raise FFGBError(f"{option('drop')} names the target {dropped[0]!r}; leave it out there")
     schema = reading.schema or SchemaFile({})
     lost = [f"there is no column {name!r} to drop" for name in reading.drop if name not in frame.columns]
-    extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, target)]
+    extra = [name for name in frame.columns if schema.columns and name not in (*schema.columns, *reading.drop, *wanted)]
     if extra:
         lost.append(f"not in the schema, and not used: {', '.join(extra)}")
     refuse_rows(frame, path)
@@ -183,11 +185,11 @@ def read_frame(
     frame = frame.drop(columns=[name for name in frame.columns if name in gone])
     missing = (*reading.missing, *schema.missing)
     frame = _without(frame, (*missing, *(() if found.words else (*STANDARD, *UNKNOWN))))
-    kept = {*([] if target is None else [target]), *kinds}
+    kept = {*wanted, *kinds}
     certain = (sources(names) | {*schema.of_type(DATE)}) - kept
     frame, dated = expand(frame, path, kept, certain, schema.orders)
     texts = {name for name, kind in kinds.items() if kind == TEXT}
-    frame, changed = _as_numbers(frame, path, texts, target, found.decimal, given=reading.decimal is not None)
+    frame, changed = _as_numbers(frame, path, texts, wanted, found.decimal, given=reading.decimal is not None)
     said = [f"{path.name} is read with {', '.join(notes)}"] if notes else []
     hints = [hint for name, hint in found.hints.items() if name not in (*gone, *texts)]
     more = (*lost, *nothing, *dated, *changed, *hints, *doubts(frame, missing, texts))
@@ -234,7 +236,13 @@ def _read(path: Path, kinds: Mapping[str, str], reading: Reading) -> _Found:
 
 
 def _as_numbers(
-    frame: pd.DataFrame, path: Path, texts: Collection[str], target: str | None, decimal: str | None, *, given: bool
+    frame: pd.DataFrame,
+    path: Path,
+    texts: Collection[str],
+    wanted: Collection[str],
+    decimal: str | None,
+    *,
+    given: bool,
 ) -> tuple[pd.DataFrame, list[str]]:
     """The table with its numbers written plainly, and what is to be told; numbers that are none are refused."""
     grouped: list[str] = []
@@ -246,7 +254,7 @@ def _as_numbers(
         if name not in texts:
             values, marked = plain_numbers(values, decimal, what, given=given)
             grouped += [name] * marked
-            refuse_wrapped(values, what, _OF_TARGET if name == target else _OF_COLUMN)
+            refuse_wrapped(values, what, _OF_TARGET if name in wanted else _OF_COLUMN)
             refuse_long_numbers(values, what)
         columns.append(values)
     notes = [f"marks between thousands are left out: {', '.join(grouped)}"] if grouped else []

@@ -39,6 +39,7 @@ import numpy as np
 
 from ffgb.core.types import Array
 from ffgb.data.preprocess import NUMBER, TEXT
+from ffgb.data.targets import target_columns
 from ffgb.errors import FFGBError
 from ffgb.toml_files import Toml, did_you_mean, read_toml
 
@@ -233,8 +234,9 @@ def draft(
     """
     rules: dict[str, ColumnRule] = {}
     notes: dict[str, str] = {}
+    targets = target_columns(target)
     for name, values in raw.items():
-        rules[name], notes[name] = (_number if values.dtype != object else _category)(values, rare, name == target)
+        rules[name], notes[name] = (_number if values.dtype != object else _category)(values, rare, name in targets)
     for name in dates:
         rules[name], notes[name] = ColumnRule(DATE), ""
     return SchemaFile(rules, target), notes

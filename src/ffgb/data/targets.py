@@ -27,6 +27,11 @@ def time_and_event(target: str | None) -> tuple[str, str] | None:
     return names[0], names[1]
 
 
+def target_columns(target: str | None) -> tuple[str, ...]:
+    """The columns that a target is made of."""
+    return () if target is None else time_and_event(target) or (target,)
+
+
 # Whole numbers that take no more values than this are class labels, unless the user says otherwise.
 FEW_CLASSES = 20
 

@@ -20,6 +20,7 @@ from ffgb.data.files import Columns
 from ffgb.data.preprocess import Table
 from ffgb.data.sites import Schema, Site, hello
 from ffgb.data.survey import Respondent, survey_bytes
+from ffgb.data.targets import time_and_event
 from ffgb.deployment.agreement import (
     HELD_OUT,
     MASKING,
@@ -181,6 +182,8 @@ def rehearse(
     Before the sites have agreed on anything, the schema is that of a training with this site alone.
     """
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    if time_and_event(site.target) is not None:  # by which the loss is chosen
+        values["target"] = site.target
     if site.bounded is not None:
         table, classes = public_form(site)
         size = 16 * PRIVATE_NUMBERS

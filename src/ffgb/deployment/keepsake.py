@@ -25,6 +25,8 @@ from ffgb.runs.certainty import of_accuracy
 from ffgb.runs.config import Config
 from ffgb.runs.conformal import FILE as CONFORMAL
 from ffgb.runs.conformal import calibrated
+from ffgb.runs.fit_times import FILE as BASELINE
+from ffgb.runs.fit_times import baseline_of
 from ffgb.runs.headline import headline
 from ffgb.runs.held_out import HeldOut
 from ffgb.runs.model import Model
@@ -80,6 +82,8 @@ class Keepsake:
         private(place)
         if len(dataset.y_test) and (thresholds := calibrated(model, HeldOut(dataset.x_test, dataset.y_test, (), None))):
             atomic_write(place / CONFORMAL, json.dumps(thresholds.to_json(), indent=1).encode(), 0o600)
+        if not model.job.loss.alone and (hazards := baseline_of(model, dataset)) is not None:
+            atomic_write(place / BASELINE, json.dumps(hazards.to_json()).encode(), 0o600)
         for name, data in {
             "model.safetensors": parts["model"],
             SCORES: json.dumps(scores, indent=1).encode(),

@@ -45,6 +45,8 @@ def _curves(past: Past) -> str:
         note = f"{'One exchange was' if past.rounds == 1 else 'Two exchanges were'} all, so there is no curve to draw."
         return section("How it learned", tabular("Scores", ("", *each_round(past)), rows), note=note + ensemble)
     figures = [figure for what in whats for figure in _figures(past, what)]
+    settled = " The last point is the result: what was chosen from the rounds before, calibrated by rows set aside."
+    ensemble += settled if any(past.series("settled")) else ""
     note = f"{_last_and_best(past)} Models and bytes are one client's mean, both ways; all costs include set-up."
     return section("How it learned", grid(figures), rounds_table("Rounds in numbers", past, 0), note=note + ensemble)
 

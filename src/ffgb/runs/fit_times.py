@@ -89,7 +89,9 @@ class _Times:
         at = np.zeros(0) if baseline is None else baseline.of[ALL].ends
         at = at[at < last]
         model, null = np.zeros((n, len(at))), np.zeros((n, len(at)))
-        for k in np.unique(self.site) if baseline is not None else ():
+        if baseline is None:
+            return at, model, null
+        for k in np.unique(self.site):
             some = self.site == k
             own = baseline.at(self.rows.names[k] if self.rows.site is not None else None)
             model[some], null[some] = own.survival(self.f[some], at), own.without(at)

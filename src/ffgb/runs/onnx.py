@@ -6,8 +6,9 @@ A file is tried in onnxruntime against our own predictions (onnx_trials.py) befo
 
 A model of tables has an input for each raw column, (n, 1): float numbers, NaN where one is missing, or strings, empty
 where one is missing.  Other models have one input x, (n, columns) or (n, channels, height, width).  The outputs are
-label, (n,) strings, and probabilities, (n, classes), or prediction.  If a column has the name of an output, the output
-is called that with an underscore after it: label_.
+label, (n,) strings, and probabilities, (n, classes), or prediction; with a coverage also set, (n, classes) bool, or
+interval, (n, 2), as `ffgb predict --coverage` has them (conformal.py).  If a column has the name of an output, the
+output is called that with an underscore after it: label_.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ffgb.core.types import Array
 from ffgb.data.preprocess import Table
 from ffgb.errors import FFGBError, missing_extra
 from ffgb.files import atomic_write, put, staged
+from ffgb.runs.conformal import intervals, sets
 from ffgb.runs.model import Model
 from ffgb.runs.onnx_graph import OPSET, Graph, f32, onnx_library
 from ffgb.runs.onnx_maps import features
@@ -42,11 +44,21 @@ DIGITS = 0.01
 """Of a prediction float32 keeps seven digits: at this share of its size the tolerance is as coarse as that."""
 
 
-def output_names(model: Model) -> dict[str, str]:
+@final
+@dataclass(frozen=True)
+class Covered:
+    """Sets of classes, or intervals, that the file has: the threshold of scores, and what it promises."""
+
+    threshold: float
+    words: str
+
+
+def output_names(model: Model, covered: Covered | None = None) -> dict[str, str]:
     """What the outputs are called in the file: as ever, with an underscore more where a column has that name."""
     taken = {c.name for c in model.table.columns} if model.table is not None else {"x"}
     found = {}
-    for name in ("label", "probabilities") if model.job.loss.classification else ("prediction",):
+    more = [] if covered is None else ["set" if model.job.loss.classification else "interval"]
+    for name in (*(("label", "probabilities") if model.job.loss.classification else ("prediction",)), *more):
         free = name
         while free in taken:
             free += "_"
@@ -65,7 +77,7 @@ def _prefix(model: Model) -> str:
     return prefix
 
 
-def to_onnx(model: Model) -> bytes:
+def to_onnx(model: Model, covered: Covered | None = None) -> bytes:
     """The file's bytes."""
     onnx, g = onnx_library(), Graph(_prefix(model))
     helper, kinds = onnx.helper, onnx.TensorProto
@@ -79,15 +91,17 @@ def to_onnx(model: Model) -> bytes:
         inputs = [helper.make_tensor_value_info("x", kinds.FLOAT, ["n", *model.shape])]
         x = "x"
     f = function(model.f, g, features(model.family.features, g, x, model.shape))
-    outputs = _outputs(model, g, f)
+    outputs = _outputs(model, g, f, covered)
     graph = helper.make_graph(g.nodes, "ffgb", inputs, outputs, g.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
     made = helper.make_model(
         graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="ffgb", producer_version=__version__
     )
-    if promise := getattr(model.job.algorithm, "promise", ""):
-        entry = made.metadata_props.add()
-        entry.key, entry.value = "privacy", promise
+    said = {"privacy": getattr(model.job.algorithm, "promise", ""), "coverage": covered.words if covered else ""}
+    for key, words in said.items():
+        if words:
+            entry = made.metadata_props.add()
+            entry.key, entry.value = key, words
     data: bytes = made.SerializeToString()
     return data
 
@@ -99,10 +113,10 @@ def _linked(model: Model, g: Graph, f: str) -> str:
     return f if operation == "Identity" else g(operation, f, **more)
 
 
-def _outputs(model: Model, g: Graph, f: str) -> list[Any]:
-    """Class names and probabilities; or values in the target's own units."""
+def _outputs(model: Model, g: Graph, f: str, covered: Covered | None) -> list[Any]:
+    """Class names and probabilities; or values in the target's own units; and sets or intervals."""
     onnx = onnx_library()
-    helper, kinds, names = onnx.helper, onnx.TensorProto, output_names(model)
+    helper, kinds, names = onnx.helper, onnx.TensorProto, output_names(model, covered)
     if not model.job.loss.classification:
         f = _linked(model, g, f)
         target = model.job.target
@@ -111,7 +125,12 @@ def _outputs(model: Model, g: Graph, f: str) -> list[Any]:
         several = model.job.loss.outputs > 1
         g.cast(f if several else g.reshape(f, -1), "float32", names["prediction"])
         shape = ["n", model.job.loss.outputs] if several else ["n"]
-        return [helper.make_tensor_value_info(names["prediction"], kinds.FLOAT, shape)]
+        outputs = [helper.make_tensor_value_info(names["prediction"], kinds.FLOAT, shape)]
+        if covered is not None:
+            ends = np.array([-covered.threshold, covered.threshold])
+            g.cast(g("Add", g.cast(g.reshape(f, -1, 1), "float64"), ends), "float32", names["interval"])
+            outputs.append(helper.make_tensor_value_info(names["interval"], kinds.FLOAT, ["n", 2]))
+        return outputs
     p = _linked(model, g, f)
     if model.job.loss.outputs == 1:
         p = g("Concat", g("Sub", np.ones(1), p), p, axis=1)
@@ -119,9 +138,15 @@ def _outputs(model: Model, g: Graph, f: str) -> list[Any]:
         p = _recalibrated(model.recalibration, len(model.classes), g, p)
     g("Gather", np.array(model.classes, object), g("ArgMax", p, axis=1, keepdims=0), name=names["label"])
     g.cast(p, "float32", names["probabilities"])
+    shape, more = ["n", len(model.classes)], []
+    if covered is not None:
+        off = g("Sub", np.ones(1), g.cast(p, "float64"))
+        g("LessOrEqual", off, np.array([covered.threshold]), name=names["set"])
+        more = [helper.make_tensor_value_info(names["set"], kinds.BOOL, shape)]
     return [
         helper.make_tensor_value_info(names["label"], kinds.STRING, ["n"]),
-        helper.make_tensor_value_info(names["probabilities"], kinds.FLOAT, ["n", len(model.classes)]),
+        helper.make_tensor_value_info(names["probabilities"], kinds.FLOAT, shape),
+        *more,
     ]
 
 
@@ -189,11 +214,11 @@ def export(model: Model, path: Path, points: Array | None = None) -> float:
     return made.difference
 
 
-def checked(model: Model, points: Array | None = None) -> Exported:
+def checked(model: Model, points: Array | None = None, covered: Covered | None = None) -> Exported:
     """The file, if it agrees with the model."""
-    data = to_onnx(model)
+    data = to_onnx(model, covered)
     rows, tried = trials(model, points)
-    worst = difference(model, data, rows)
+    worst = difference(model, data, rows, covered)
     if not worst <= TOLERANCE:
         how = f"by {worst:.1e}, more than {TOLERANCE:.0e}" if np.isfinite(worst) else "in the class that it names"
         raise FFGBError(f"the ONNX file differs from the model {how}, and was not written; please report it")
@@ -233,8 +258,8 @@ def write(files: Mapping[Path, bytes]) -> None:
             left.unlink(missing_ok=True)
 
 
-def difference(model: Model, data: bytes, rows: Sequence[Mapping[str, Array]]) -> float:
-    """The largest difference between the file's values and the model's; infinite if it names another class."""
+def difference(model: Model, data: bytes, rows: Sequence[Mapping[str, Array]], covered: Covered | None = None) -> float:
+    """The largest difference between the file's values and the model's; infinite if it names another class, or set."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -253,10 +278,18 @@ def difference(model: Model, data: bytes, rows: Sequence[Mapping[str, Array]]) -
             sure = best[:, -1] - best[:, -2] > 2.0 * TOLERANCE  # else both may be right
             other = found[0] != np.array(model.classes, object)[ours.argmax(axis=1)]
             off = np.where((sure & other)[:, None], np.inf, off)
+            if covered is not None:
+                near = np.abs(1.0 - ours - covered.threshold) <= TOLERANCE  # there both may be right
+                off = np.where(~near & (found[2] != sets(model, x, covered.threshold)), np.inf, off)
         else:
             ours, target = np.asarray(model.predict(x)), model.job.target
             scale = 1.0 if target is None else target.scale if ours.ndim == 2 else float(target.scale.max())
-            off = np.abs(ours - found[0]) / np.maximum(scale, DIGITS * np.abs(ours))
+            size = np.maximum(scale, DIGITS * np.abs(ours))
+            off = np.abs(ours - found[0]) / size
+            if covered is not None:
+                size = np.maximum(size, DIGITS * covered.threshold)[:, None]
+                ends = np.stack(intervals(model, x, covered.threshold), axis=1)
+                off = np.concatenate([off[:, None], np.abs(ends - found[1]) / size], axis=1)
         worst = max(worst, float(np.nan_to_num(off, nan=np.inf, posinf=np.inf).max(initial=0.0)))
     return worst
 

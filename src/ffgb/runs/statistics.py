@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import pandas as pd
 
@@ -26,18 +26,36 @@ Data: TypeAlias = Sequence[Path | str | pd.DataFrame] | Mapping[str, Path | str 
 """One file or table a site, perhaps by the names of the sites."""
 
 
-def read_sites(data: Data, names: Collection[str], text: Collection[str]) -> list[SiteColumns]:
-    """The columns that a model names, of each site."""
+def by_name(data: Data) -> dict[str, Path | str | pd.DataFrame]:
+    """The tables by the names of their sites."""
     if isinstance(data, Path | str | pd.DataFrame) or len(data) == 0:
         raise FFGBError(f"one file or table a site is needed; name them with {option('data')}")
     if isinstance(data, Mapping):
-        called, tables = list(data), list(data.values())
-    else:
-        tables = list(data)
-        files = [Path(f"site {i + 1}" if isinstance(t, pd.DataFrame) else t) for i, t in enumerate(tables)]
-        called = list(site_names(files))
+        return dict(data)
+    files = [Path(f"site {i + 1}" if isinstance(t, pd.DataFrame) else t) for i, t in enumerate(data)]
+    return dict(zip(site_names(files), data, strict=True))
+
+
+Fitted = TypeVar("Fitted")
+
+
+def without_each(data: Data, fit: Callable[[Data], Fitted]) -> dict[str, Fitted | FFGBError]:
+    """For each site the model of all others, as if it had never taken part; or why there is none."""
+    tables, found = by_name(data), dict[str, Fitted | FFGBError]()
+    if len(tables) < 2:
+        raise FFGBError("one site alone cannot be left out; name two or more")
+    for name in tables:
+        try:
+            found[name] = fit({other: table for other, table in tables.items() if other != name})
+        except FFGBError as error:
+            found[name] = error
+    return found
+
+
+def read_sites(data: Data, names: Collection[str], text: Collection[str]) -> list[SiteColumns]:
+    """The columns that a model names, of each site."""
     found = []
-    for site, table in zip(called, tables, strict=True):
+    for site, table in by_name(data).items():
         if isinstance(table, pd.DataFrame):
             if table.empty:
                 raise FFGBError(f"{site} has no rows; leave it out")

@@ -25,6 +25,7 @@ from ffgb.algorithms.ffgb_shared import spent
 from ffgb.core.functions import Family, Function
 from ffgb.core.judgement import scores_of
 from ffgb.core.losses import Loss
+from ffgb.core.losses.cox import Cox, times_of
 from ffgb.core.types import Array
 from ffgb.data import Dataset
 from ffgb.data.frames import as_values, numbers
@@ -250,6 +251,7 @@ class _Training:
                 )
             self.engine, options = elsewhere.engine, elsewhere.options(self.config)
         else:
+            self._check_events()
             self.parts = make_parts(self.config, self.dataset)
             if self.config.validation and self.run is None:
                 self.config, self.costs, _ = choose(self.config, self.dataset, self.parts, workers, self.told.setup)
@@ -258,6 +260,18 @@ class _Training:
         if self.config.distill == "server":
             options["aggregate"] = distilled_mean(self.config, self.dataset)
         self.server = Server(self.engine, **options, on_setup=self.told.setup)
+
+    def _check_events(self) -> None:
+        """Are there enough events to learn from?  Between real sites no one knows how many there are."""
+        if self.config.loss != Cox.name:
+            return
+        events = int(times_of(self.dataset.y)[1].sum())
+        if events < self.config.least:
+            what = "no row has an event" if events == 0 else f"only {events} rows have an event"
+            raise FFGBError(
+                f"{what}, and sums over fewer than {self.config.least} say too much about each: use more rows, or "
+                f"{option('least', 1)} if they are no secret"
+            )
 
     def _check_table(self) -> None:
         """Is the table that of the run that is there?  Earlier versions named categories by each site's own rows."""

@@ -29,7 +29,7 @@ from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
 from ffgb.runs.holdings import make_parts
 from ffgb.runs.learners import make_algorithm, make_learner
-from ffgb.runs.resolve import algorithm_class
+from ffgb.runs.resolve import algorithm_class, make_loss
 from ffgb.runs.training import train
 from ffgb.studies.processes import Processes, serve
 from ffgb.studies.tuning import tune
@@ -40,6 +40,9 @@ MOST_ROUNDS = 10_000
 """Rounds of a method whose budget is something else."""
 HALVINGS = 8
 """Of a tuned step size that diverges, before it is told as that."""
+
+SCORES = ("test_accuracy", "test_rmse", "test_concordance", "test_loss", "train_loss")
+"""What is written down of each round."""
 
 
 @final
@@ -137,7 +140,8 @@ def compare(
     _settled(out, base, tuned)
     races = {m: _tuned(m, c, dataset, out, on_news) if tuned else None for m, c in configs.items()}
     runs = _run_all(configs, races, range(base.seed, base.seed + seeds), out, budget, unit, jobs, on_news)
-    score = "test_accuracy" if dataset.classes else "test_rmse"
+    first = configs[methods[0]].resolved(dataset)
+    score = f"test_{make_loss(first, dataset).measure.name}"
     results = [_summary(method, races[method], runs[method], score) for method in methods]
     found = {
         "data": list(base.data),
@@ -295,7 +299,9 @@ def _run(
         if not within:
             break
         score: dict[str, Any] = {
-            k: line[k] for k in ("test_accuracy", "test_rmse", "test_loss", "train_loss") if k in line
+            k: line[k]
+            for k in ("test_accuracy", "test_rmse", "test_concordance", "test_loss", "train_loss")
+            if k in line
         }
         lines.append({**spent, **score})
     del lines[len(lines) // config.phases * config.phases :]  # a round that is not over

@@ -199,5 +199,5 @@ def _badness(line: dict[str, Any]) -> tuple[float, float]:
 
     By the loss alone FFGB on MNIST with 56 clients takes steps eight times the paper's, and ends three points below it.
     """
-    accuracy = line.get("test_accuracy")
-    return (float(line["test_rmse"]) if accuracy is None else -float(accuracy)), float(line["test_loss"])
+    right = line.get("test_accuracy", line.get("test_concordance"))
+    return (float(line["test_rmse"]) if right is None else -float(right)), float(line["test_loss"])

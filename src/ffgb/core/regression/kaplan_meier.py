@@ -1,6 +1,8 @@
 """Kaplan and Meier's curves and the log-rank test from counts of rows in intervals of time, over all sites.
 
-Times are rounded up to the ends of intervals, and intervals are joined until each has enough rows of every group.
+Times are rounded up to the ends of intervals, and intervals are joined until each has enough rows of every group, or
+none.  Rows whose observation ends where no event is are an interval of their own, if they are enough: so only rows
+that are censored between events of one interval count as observed for longer than they were.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Curve:
     """Rows that are observed up to the interval."""
     events: Array
     censored: Array
-    """Rows whose observation ends in the interval without an event."""
+    """Rows whose observation ends without an event in the interval, or before the next one."""
+    ends: Array
+    """All times that rows' own are rounded up to, also those of intervals without an event."""
 
     @property
     def survival(self) -> Array:
@@ -126,24 +130,27 @@ def curves(
         )
     found, starts = [], [0, *(end + 1 for end in ends[:-1])]
     times = edges[np.minimum(ends, len(edges) - 1)]
+    cells = np.add.reduceat(counts, starts, axis=1)
     inside = np.array(starts) < len(edges)
-    for group in counts:
-        d, c = np.add.reduceat(group, starts, axis=0).T
+    shown = np.flatnonzero(inside & (cells[:, :, 0].sum(axis=0) > 0))
+    for group in cells:
+        d, c = group.T
         at_risk = (d + c)[::-1].cumsum()[::-1]
-        found.append(Curve(times[inside], at_risk[inside], d[inside], c[inside]))
+        left = np.append(at_risk[shown[1:]], (d + c)[~inside].sum())  # at the next interval that is shown
+        found.append(Curve(times[shown], at_risk[shown], d[shown], at_risk[shown] - d[shown] - left, times))
     return found
 
 
 def joined(counts: Array, least: int, events: float = 0.0) -> list[int]:
     """The last cell of each interval, so that no interval tells fewer rows of a group from others, but none at all.
 
-    What is left at the end is joined to the last interval.
+    An interval has so many events at least, or none.  What is left at the end is joined to the last interval.
     """
     ends, since = list[int](), np.zeros((len(counts), 2))
     for k in range(counts.shape[1]):
         since = since + counts[:, k]
-        fine = ((since == 0) | (since >= least)).all() and since[:, 0].sum() > 0
-        if fine and since[:, 0].sum() >= events:
+        fine, came = ((since == 0) | (since >= least)).all() and since.any(), since[:, 0].sum()
+        if fine and (came == 0 or came >= events):
             ends.append(k)
             since = np.zeros_like(since)
     if since.any():
