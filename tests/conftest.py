@@ -73,6 +73,7 @@ def real_workers() -> None:
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere they are forks that begin at once (forks.py)."""
     if "real_workers" not in request.fixturenames:
-        from tests.forks import work_in_forks  # which imports this file
+        from tests import forks  # which imports this file
 
-        monkeypatch.setattr("ffgb.engines.local.begin", work_in_forks)
+        monkeypatch.setattr("ffgb.engines.local.begin", forks.work_in_forks)
+        monkeypatch.setattr("ffgb.studies.processes.begin", forks.study_in_forks)
