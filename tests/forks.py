@@ -190,7 +190,7 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
             begin, env = [sys.executable, "-m", "tests.forks"], os.environ | {"PYTHONPATH": path}
-            _server = subprocess.Popen(begin, cwd=ROOT, stdin=theirs, env=env), ours
+            _server = subprocess.Popen(begin, cwd=ROOT, stdin=theirs.fileno(), env=env), ours
         atexit.register(_end, *_server)
     return _server
 
