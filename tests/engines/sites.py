@@ -35,7 +35,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "int8": {"rounds": 3, "learner": "mlp", "oracle_steps": 20, "precision": "int8"},
     "some": {"rounds": 4, "participation": 2, "learner": "mlp", "oracle_steps": 20},
     "fedprox": {"rounds": 3, "algorithm": "fedprox", "learner": "mlp"},
-    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c"},
+    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c", "features": 48},
     "trees, waves and fourier": {"rounds": 2, "map": "trees+waves+fourier", "features": 48},
     "blocks": {"rounds": 2, "gram": "blocks", "map": "steps+waves", "features": 32},
     "several steps": {"rounds": 2, "local_steps": 2},
