@@ -8,16 +8,20 @@ TRACER = $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >=
 COVERAGE ?= $(filter sysmon,$(TRACER))
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test lint docs format bench wheel dist clean
+.PHONY: run test pytest lint docs format bench wheel dist clean
 
 run: $(VENV)/installed
 	$(VENV)/bin/ffgb train
+
+# The checks and the tests side by side; `make` fails if either does.
+test: $(DEV)/installed
+	$(MAKE) --no-print-directory --jobs=2 lint pytest
 
 # Bytecode is kept, whatever the environment says: hundreds of processes begin.
 # One BLAS thread a process: three processes with two threads each would wait for one another.
 # Each process takes one file after another, in the order of tests/conftest.py.
 # Coverage costs next to nothing from Python 3.12 on, and a third more time before: there `make test COVERAGE=1` adds it.
-test: lint
+pytest: $(DEV)/installed
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 COVERAGE_CORE=$(TRACER) \
 	  $(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(if $(COVERAGE),--cov)
 

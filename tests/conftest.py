@@ -17,29 +17,37 @@ settings.load_profile("ffgb")
 ROOT = Path(__file__).parents[1]
 
 LONGEST = (
-    "engines/test_flower_jobs",
     "deployment/test_real",
+    "cli/test_paper",
+    "engines/test_flower",
     "test_examples",
+    "deployment/test_real_trees",
+    "privacy/test_leaks",
+    "deployment/test_first_hour",
+    "test_readme",
+    "golden/test_golden",
+    "cli/test_signals",
+    "engines/test_flower_jobs",
+    "federation/test_shared",
+    "test_sklearn_checks",
+    "privacy/test_leaks_totals",
+    "algorithms/test_blended",
+    "federation/test_liars",
+    "federation/test_lies_in_set_up",
+    "federation/test_lies_in_rounds",
+    "engines/test_local",
     "federation/test_totals",
+    "cli/test_models",
+    "cli/test_algorithms",
     "runs/test_directory",
     "studies/test_compare_steps",
-    "cli/test_models",
-    "golden/test_golden",
-    "cli/test_paper",
-    "federation/test_shared",
     "studies/test_compare_budgets",
-    "federation/test_lies_in_set_up",
-    "cli/test_signals",
-    "engines/test_flower",
-    "engines/test_local",
-    "federation/test_lies_in_rounds",
-    "test_readme",
-    "cli/test_algorithms",
+    "studies/test_compare",
     "cli/test_safety",
-    "test_sklearn_checks",
+    "test_sklearn",
     "deployment/test_federation",
 )
-"""Files that take more than twenty seconds, by how long they take."""
+"""Files that take long, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,6 +81,7 @@ def real_workers() -> None:
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere they are forks that begin at once (forks.py)."""
     if "real_workers" not in request.fixturenames:
-        from tests.forks import work_in_forks  # which imports this file
+        from tests import forks  # which imports this file
 
-        monkeypatch.setattr("ffgb.engines.local.begin", work_in_forks)
+        monkeypatch.setattr("ffgb.engines.local.begin", forks.work_in_forks)
+        monkeypatch.setattr("ffgb.studies.processes.begin", forks.study_in_forks)

@@ -1,13 +1,14 @@
 """Commands of ffgb in processes of their own that begin at once: forks of one process that has imported the package.
 
 Python and its packages take a second or two to begin, and the tests give hundreds of commands, most of which start
-worker processes: these are forks, too.  What depends on how a process begins (signals, terminals, imports, servers,
-sites and workers that die) is tested with processes that begin as a user's do.
+worker processes: these are forks, too, and so are the processes of comparisons.  What depends on how a process begins
+(signals, terminals, imports, servers, sites and workers that die) is tested with processes that begin as a user's do.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import json
@@ -19,16 +20,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, cast, final
+from typing import Any, NoReturn, TextIO, cast, final
 
 from ffgb.engines import local, private, worker
 from ffgb.errors import FFGBError
 from ffgb.hardware import one_blas_thread
+from ffgb.studies import processes
 from tests.conftest import ROOT
 
 IMPORTED = (
@@ -60,6 +63,9 @@ def command(
 class Forked:
     """A command under way, as `subprocess.Popen` would have it."""
 
+    stdin: TextIO
+    stdout: TextIO
+
     def __init__(
         self, words: Sequence[str], streams: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None
     ) -> None:
@@ -76,7 +82,17 @@ class Forked:
     def at(cls, fd: int) -> Forked:
         """A worker that answers at a socket."""
         forked = cls.__new__(cls)
-        forked._is(int(_asked({"work": True}, [fd])))
+        forked._is(int(_asked({"work": None}, [fd])))
+        return forked
+
+    @classmethod
+    def of(cls, module: str, errors: TextIO) -> Forked:
+        """A process that does the jobs of a module, with pipes as `subprocess.Popen` would make them."""
+        forked, (asked, asking), (answering, answer) = cls.__new__(cls), os.pipe(), os.pipe()
+        forked._is(int(_asked({"work": module}, [asked, answer, errors.fileno()])))
+        os.close(asked)
+        os.close(answer)
+        forked.stdin, forked.stdout = os.fdopen(asking, "w"), os.fdopen(answering)
         return forked
 
     def poll(self) -> int | None:
@@ -101,6 +117,9 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
 
 @final
@@ -132,6 +151,11 @@ def work_in_forks(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes]:
     return _begin(fd, modules) if modules else cast("subprocess.Popen[bytes]", Forked.at(fd))
 
 
+def study_in_forks(module: str, errors: TextIO) -> subprocess.Popen[str]:
+    """In place of `ffgb.studies.processes.begin`."""
+    return cast("subprocess.Popen[str]", Forked.of(module, errors))
+
+
 def _work_in_children(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes]:
     """The same for a command that is a fork itself: its workers are its own."""
     if modules:  # the user's code, which a worker imports itself
@@ -143,16 +167,18 @@ def _work_in_children(fd: int, modules: Sequence[str]) -> subprocess.Popen[bytes
 
 
 _begin = local.begin
+_lock = threading.Lock()
 
 
 def _asked(question: Mapping[str, Any], fds: Sequence[int] = ()) -> str:
-    _, control = _started()
-    socket.send_fds(control, [json.dumps(question).encode() + b"\n"], list(fds))
-    answer = b""
-    while not answer.endswith(b"\n"):
-        more = control.recv(2**16)
-        assert more, "the process that commands are forks of has ended"
-        answer += more
+    with _lock:
+        _, control = _started()
+        socket.send_fds(control, [json.dumps(question).encode() + b"\n"], list(fds))
+        answer = b""
+        while not answer.endswith(b"\n"):
+            more = control.recv(2**16)
+            assert more, "the process that commands are forks of has ended"
+            answer += more
     return answer.decode()
 
 
@@ -164,7 +190,7 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
             begin, env = [sys.executable, "-m", "tests.forks"], os.environ | {"PYTHONPATH": path}
-            _server = subprocess.Popen(begin, cwd=ROOT, stdin=theirs, env=env), ours
+            _server = subprocess.Popen(begin, cwd=ROOT, stdin=theirs.fileno(), env=env), ours
         atexit.register(_end, *_server)
     return _server
 
@@ -185,9 +211,9 @@ def serve() -> None:
             importlib.import_module(name)
     local.begin = _work_in_children
     gc.freeze()
-    control = socket.socket(fileno=0)
+    control, parent = socket.socket(fileno=0), os.getppid()
     while True:
-        line, fds, _, _ = socket.recv_fds(control, 2**16, 1)
+        line, fds, _, _ = socket.recv_fds(control, 2**16, 3)
         while line and not line.endswith(b"\n"):
             line += control.recv(2**16)
         if not line:
@@ -195,10 +221,8 @@ def serve() -> None:
         question = json.loads(line)
         if {"begin", "work"} & question.keys():
             answer: int | None = os.fork()
-            if answer == 0 and fds:
-                work(fds[0])
-            elif answer == 0:
-                end(become(question["begin"]))
+            if answer == 0:
+                _be(question, fds, parent)
             for fd in fds:
                 os.close(fd)
         elif "end" in question:
@@ -207,6 +231,16 @@ def serve() -> None:
             pid, status = os.waitpid(question["ended"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         control.sendall(f"{json.dumps(answer)}\n".encode())
+
+
+def _be(question: Mapping[str, Any], fds: Sequence[int], parent: int) -> NoReturn:
+    """Be what was asked for."""
+    if "begin" in question:
+        end(become(question["begin"]))
+    if question["work"] is None:
+        work(*fds)
+    os.getppid = functools.partial(int, parent)  # who asked, and not who forked
+    study(question["work"], fds)
 
 
 def become(asked: Mapping[str, Any]) -> int:
@@ -231,16 +265,28 @@ def become(asked: Mapping[str, Any]) -> int:
 
 def work(fd: int) -> NoReturn:
     """Be a worker that answers at a socket: of what the process had open, nothing else is."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(fd, 3)
+    _alone(4, lambda: worker.main(3, []))
+
+
+def study(module: str, fds: Sequence[int]) -> NoReturn:
+    """Be a process that does the jobs of a module: standard input, output and error are these."""
+    for stream, fd in enumerate(fds):
+        os.dup2(fd, stream)
+    _alone(3, lambda: processes.serve(importlib.import_module(module)._do))
+
+
+def _alone(first: int, do: Callable[[], None]) -> NoReturn:
+    """Do something in a group of its own; what is open from `first` on is closed."""
     code = 1
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.closerange(3, fd)
-        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
         with one_blas_thread():
-            worker.main(fd, [])
+            do()
         code = 0
     except BaseException:
         traceback.print_exc()

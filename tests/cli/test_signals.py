@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -102,15 +103,15 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Does a process do something of its own when this signal comes?"""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = re.findall(r"SigCgt:\s*(\w+)", status)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def rounds_in(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
-
-
-def catches(pid: int, number: signal.Signals) -> bool:
-    """The process has a handler for this signal."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -153,7 +154,8 @@ def test_sigterm_ends_studies_as_ctrl_c_does(command: str, tmp_path: Path) -> No
         [*FFGB, name, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     if command == "tune":
-        wait_for(lambda: catches(process.pid, signal.SIGTERM), process)  # it writes nothing that says how far it is
+        wait_for(lambda: catches(process.pid, signal.SIGTERM), process)
+        time.sleep(2.0)
     else:
         wait_for(lambda: any(rounds_in(f) >= 2 for f in tmp_path.rglob("metrics.jsonl")), process)
     process.send_signal(signal.SIGTERM)

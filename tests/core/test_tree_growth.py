@@ -37,7 +37,7 @@ def grown(
     exchanges = 0
     while tree.wanted:
         node = route(tree.splits, z, np.zeros(len(z), np.int32))
-        tree.take(np.stack([histogram(layout, z[node == i], g[node == i], h[node == i]) for i in tree.wanted]))
+        tree.take([histogram(layout, z[node == i], g[node == i], h[node == i]) for i in tree.wanted])
         exchanges += 1
     return tree.grown(), exchanges
 

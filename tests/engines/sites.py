@@ -20,7 +20,7 @@ from tests.engines.grid import InProcessGrid
 
 SITES = ("east", "north", "west")
 JOBS: dict[str, dict[str, Any]] = {
-    "shared": {"rounds": 3, "learner": "features"},
+    "shared": {"rounds": 3, "learner": "features", "features": 128},
     "local": {"rounds": 3, "geometry": "local"},
     "linear": {"rounds": 3, "learner": "linear"},
     "nystrom": {"rounds": 3, "gram": "nystrom", "rank": 8},
@@ -35,10 +35,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "int8": {"rounds": 3, "learner": "mlp", "oracle_steps": 20, "precision": "int8"},
     "some": {"rounds": 4, "participation": 2, "learner": "mlp", "oracle_steps": 20},
     "fedprox": {"rounds": 3, "algorithm": "fedprox", "learner": "mlp"},
-    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c"},
+    "ffgb-c, features": {"rounds": 2, "algorithm": "ffgb-c", "features": 48},
     "trees, waves and fourier": {"rounds": 2, "map": "trees+waves+fourier", "features": 48},
     "blocks": {"rounds": 2, "gram": "blocks", "map": "steps+waves", "features": 32},
-    "several steps": {"rounds": 2, "local_steps": 2},
+    "several steps": {"rounds": 2, "local_steps": 2, "features": 128},
     "float16": {"rounds": 3, "precision": "float16"},
     "to one before it is sent": {"rounds": 2, "learner": "mlp", "oracle_steps": 20, "distill": "clients"},
     "trimmed": {"rounds": 3, "aggregate": "trimmed", "trim": 0.2},

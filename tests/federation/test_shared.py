@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,15 @@ from ffgb.protocol.codec import decode
 from ffgb.protocol.messages import what_leaves
 from ffgb.runs.config import load_data
 from ffgb.runs.model import Model
+from ffgb.runs.training import Result
 
 SMALL: dict[str, Any] = {"data": ("digits",), "clients": 6, "rounds": 4, "features": 256}
+
+
+@cache
+def without_workers(**more: Any) -> Result:
+    """What others are to come to."""
+    return train(Config(**SMALL, **more), workers=0)
 
 
 def same(a: Any, b: Any) -> None:
@@ -46,8 +54,7 @@ def same(a: Any, b: Any) -> None:
     ids=lambda more: " ".join(f"{k}={v}" for k, v in more.items()) or "default",
 )
 def test_any_number_of_workers_gives_the_same_bits(more: dict[str, Any]) -> None:
-    config = Config(**SMALL, **more)
-    whole = train(config, workers=0)
+    config, whole = Config(**SMALL, **more), without_workers(**more)
     for workers in (1, 2):
         same(whole, train(config, workers=workers))
 
@@ -58,8 +65,7 @@ def kill(pid: int) -> None:
 
 
 def test_workers_that_die_at_any_moment_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(**SMALL)
-    whole = train(config, workers=0)
+    config, whole = Config(**SMALL), without_workers()
     kinds: list[str] = []  # questions by their names
     ask = local.LocalEngine.exchange
 
@@ -81,8 +87,7 @@ def test_workers_that_die_at_any_moment_change_nothing(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("more", [{}, {"gram": "exact"}, {"local_steps": 2}, {"learner": "tree", "schedule": "search"}])
 def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
-    config = Config(**SMALL, **more)
-    whole = train(config, tmp_path / "whole", workers=0)
+    config, whole = Config(**SMALL, **more), without_workers(**more)
 
     def stopped(path: Path, after: int) -> Path:
         seen: list[Any] = []
@@ -121,7 +126,9 @@ def test_the_split_does_not_matter() -> None:
 
 def test_local_geometry_is_still_there_and_worse() -> None:
     kinds = {
-        geometry: train(Config(data=("wine",), similarity=0.0, geometry=geometry, clients=6), workers=0)
+        geometry: train(
+            Config(data=("wine",), learner="features", similarity=0.0, geometry=geometry, clients=6), workers=0
+        )
         for geometry in ("shared", "local")
     }
     assert kinds["shared"].summary["test_loss"] < kinds["local"].summary["test_loss"]
@@ -129,19 +136,20 @@ def test_local_geometry_is_still_there_and_worse() -> None:
 
 
 def test_adult_with_sorted_labels_reaches_its_bar(real_data: Path) -> None:
-    config = Config(data=("adult",), learner="features", clients=20, similarity=0.1, rounds=10)
+    config = Config(data=("adult",), learner="features", features=400, clients=20, similarity=0.1, rounds=10)
     result, data = train(config), load_data(config)
     score = result.model.score(data.x_test, data.y_test)
-    assert score["accuracy"] >= 0.860
-    assert score["auc"] >= 0.908
-    assert result.summary["bytes_up"] + result.summary["bytes_down"] < 10e6
+    assert score["accuracy"] >= 0.865
+    assert score["auc"] >= 0.917
+    assert result.summary["bytes_up"] + result.summary["bytes_down"] < 4e6
 
 
 def test_housing_by_longitude_is_as_good_as_in_one_place(real_data: Path) -> None:
-    sites = train(Config(data=("cal_housing",), learner="features", clients=20, by="longitude", similarity=0.0))
-    whole = train(Config(data=("cal_housing",), learner="features", clients=1, split="iid"))
-    assert sites.summary["test_rmse"] == pytest.approx(whole.summary["test_rmse"], rel=1e-3)
-    assert sites.summary["test_rmse"] < 0.51
+    settings: dict[str, Any] = {"data": ("cal_housing",), "learner": "features", "features": 600}
+    sites = train(Config(clients=20, by="longitude", similarity=0.0, **settings))
+    whole = train(Config(clients=1, split="iid", **settings))
+    assert sites.summary["test_rmse"] == pytest.approx(whole.summary["test_rmse"], rel=1e-5)
+    assert sites.summary["test_rmse"] < 0.497
 
 
 def test_heart_stops_before_it_fits_noise(real_data: Path) -> None:

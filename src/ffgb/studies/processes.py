@@ -53,16 +53,7 @@ class Processes:
 
     def _begin(self) -> tuple[subprocess.Popen[str], TextIO]:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **THREADS},
-            process_group=0,  # Ctrl-C in the terminal is for the parent, which ends them
-        )
-        self._all.append((process, errors))
+        self._all.append((begin(self.module, errors), errors))
         return self._all[-1]
 
     def terminate(self) -> None:
@@ -82,6 +73,19 @@ class Processes:
             if process.stdout is not None:
                 process.stdout.close()
             errors.close()
+
+
+def begin(module: str, errors: TextIO) -> subprocess.Popen[str]:
+    """Such a process, which writes what it says to a file."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env={**os.environ, **THREADS},
+        process_group=0,  # Ctrl-C in the terminal is for the parent, which ends them
+    )
 
 
 def serve(do: Callable[[dict[str, Any]], Any]) -> None:
