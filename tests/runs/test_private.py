@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,20 @@ def test_without_a_noise_seed_noise_is_secret(files: Path) -> None:
     first, second = (train(config(files, noise_seed=None), workers=0) for _ in range(2))
     assert "warning" not in first.summary["privacy"]
     assert first.model.to_bytes() != second.model.to_bytes()
+
+
+def test_the_secret_number_of_a_simulation_is_written_nowhere(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who knew it could take the noise off."""
+    number = 3**75
+    monkeypatch.setattr(secrets, "randbits", lambda bits: number)
+    train(config(files, noise_seed=None), tmp_path / "run", workers=0)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    for text in (str(number), f"{number:x}", f"{number:X}"):
+        assert text.encode() not in written
+    assert number.to_bytes(15, "big") not in written
+    assert number.to_bytes(15, "little") not in written
 
 
 def test_without_masks_each_client_adds_all_the_noise(files: Path) -> None:
