@@ -231,8 +231,9 @@ def test_all_that_a_server_has_follows_from_noisy_answers(tmp_path: Path, monkey
         return noise_of(b"k" * 32, name, question.deviation, question.shapes)
 
     monkeypatch.setattr(host, "with_noise", blind)
+    edits: list[Callable[[str], str]] = [str, lambda row: f"6,-4,Jena,{row[-1]}", lambda row: ",,Ulm,a"]
     found = []
-    for k, edit in enumerate((str, lambda row: f"6,-4,Jena,{row[-1]}", lambda row: ",,Ulm,a")):
+    for k, edit in enumerate(edits):
         (tmp_path / f"{k}").mkdir()
         sites = _Sites(tmp_path / f"{k}", edit=edit)
         result = sites.inner.train(tmp_path / f"{k}" / "run")

@@ -317,7 +317,9 @@ def test_estimators_are_private(files: Path, tmp_path: Path) -> None:
     classes = FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, clients=np.arange(3000) % 4)
     assert classes.score(x, y > 6) > 0.9
     for model in (numbers, classes):
-        promise = json.loads(model.model_.job.algorithm.promise)
+        algorithm = model.model_.job.algorithm
+        assert isinstance(algorithm, AdditiveReleased)
+        promise = json.loads(algorithm.promise)
         assert (promise["epsilon"], promise["delta"]) == (4.0, 1e-6)
     with pytest.raises(ValueError, match="weight"):
         FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, sample_weight=np.arange(3000.0))
