@@ -360,7 +360,8 @@ class Attendant:
             with self._in_private():
                 said = self.site.describe()
             key = "" if self.identity is None else self.identity.registered.hex()
-            self._hello = hello(self.site, said, private=self.secure, key=key), said
+            hidden = self.secure or self.private is not None
+            self._hello = hello(self.site, said, private=hidden, key=key), said
         return self._hello
 
     @contextmanager
