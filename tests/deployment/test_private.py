@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,18 @@ from ffgb.data.sites import Site, hello
 from ffgb.deployment.agreement import Ledger
 from ffgb.deployment.attendant import Attendant, rehearse
 from ffgb.deployment.identity import SiteIdentity
+from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.policy import Policy
 from ffgb.errors import FFGBError
 from ffgb.features.tables import Histogram
+from ffgb.federation import host
 from ffgb.federation.host import Holding, Resident
 from ffgb.files import sha256_of
 from ffgb.privacy import release
 from ffgb.privacy.accountant import epsilon_of
 from ffgb.privacy.ledger import Budget
 from ffgb.privacy.ledger import Ledger as Purse
+from ffgb.privacy.noise import noise_of
 from ffgb.privacy.release import check_question, with_noise, without_noise
 from ffgb.protocol.codec import decode
 from ffgb.protocol.messages import Asked, Report, Setup
@@ -60,7 +66,14 @@ BUDGET = Budget(4.0, 1e-5)
 class _Sites:
     """Four private sites on a grid in one process."""
 
-    def __init__(self, folder: Path, schema: str = SCHEMA, budget: Budget = BUDGET, *, rare: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: str = SCHEMA,
+        budget: Budget = BUDGET,
+        edit: Callable[[str], str] = lambda row: row,
+    ) -> None:
+        """`edit` changes the rows of the files."""
         (folder / "schema.toml").write_text(SCHEMA)
         self.folder, self.schema, self.budget = folder, schema, budget
         self.inner = secure.Federation.__new__(secure.Federation)
@@ -70,10 +83,8 @@ class _Sites:
         self.inner.deadline, self.inner.farewell = 5.0, True
         self.inner.meanwhile, self.inner.meddle = lambda text: None, lambda site, data: data
         for i, path in enumerate(secure.tables(folder)):
-            if rare:
-                head, *rows = path.read_text().splitlines()
-                few = [row.replace("Jena", "Ulm") if k > 3 else row for k, row in enumerate(rows)]
-                path.write_text("\n".join([head, *few]) + "\n")
+            head, *rows = path.read_text().splitlines()
+            path.write_text("\n".join([head, *map(edit, rows)]) + "\n")
             self.start(100 + i, path)
         grid: Any = InProcessGrid(self.inner.answer, {node: {} for node in self.inner.attendants})  # type: ignore[arg-type]
         self.inner.grid = grid
@@ -188,7 +199,11 @@ def test_a_file_that_changes_while_its_client_runs_is_not_used(tmp_path: Path) -
 
 def test_a_category_may_be_rare_at_a_site(tmp_path: Path) -> None:
     """It is public, as the schema is: a refusal would tell that a site has few rows of it."""
-    sites = _Sites(tmp_path, rare=True)
+    number = count()
+    sites = _Sites(
+        tmp_path, edit=lambda row: row if "Jena" not in row or next(number) % 8 == 0 else row.replace("Jena", "Ulm")
+    )
+    assert 0 < (tmp_path / "east.csv").read_text().count("Jena") < 10
     assert sites.inner.train(tmp_path / "run").finished
 
 
@@ -206,6 +221,44 @@ def _written(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return path
+
+
+def test_all_that_a_server_has_follows_from_noisy_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that know nothing of rows, and then other rows: the run, and all that came in the open, are the same."""
+
+    def blind(question: PrivateQuestion, part: Any, points: Points, own: SiteIdentity, among: bytes) -> dict[str, Any]:
+        name = release.name_of(question, b"", own.name.encode())
+        return noise_of(b"k" * 32, name, question.deviation, question.shapes)
+
+    monkeypatch.setattr(host, "with_noise", blind)
+    edits: list[Callable[[str], str]] = [str, lambda row: f"6,-4,Jena,{row[-1]}", lambda row: ",,Ulm,a"]
+    found = []
+    for k, edit in enumerate(edits):
+        (tmp_path / f"{k}").mkdir()
+        sites = _Sites(tmp_path / f"{k}", edit=edit)
+        result = sites.inner.train(tmp_path / f"{k}" / "run")
+        # seconds, and bytes with signatures in them
+        summary = {
+            n: value for n, value in result.summary.items() if not any(w in n for w in ("seconds", "wire", "down"))
+        }
+        clients = json.loads((tmp_path / f"{k}" / "run" / "clients.json").read_text())
+        bare = [(name, m) for name, m in sites.inner.sent if m.kind not in ("key", "tied", "masked")]
+        said = [(name, m.kind, {**m.values, "key": ""}, dict(m.tensors)) for name, m in bare]
+        found.append((result.model.to_bytes(), summary, clients, said))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_site_thanks_for_any_model(tmp_path: Path) -> None:
+    """Whether a model that a server has made can be tried on a site's rows, or fails, would tell of a row."""
+    sites = _Sites(tmp_path)
+    sites.inner.farewell = False
+    sites.inner.train(tmp_path / "run")
+    attendant = sites.inner.attendants[100]
+    attendant.keepsake = Keepsake(tmp_path / "kept", sites.inner.settings)
+    ended = {"ended": True, "training": attendant.training, "seed": 0}
+    assert attendant.answer({"model": b"none", "summary": b"{}"}, ended) == ({}, {"thanks": True})
+    assert any("not a model" in text for text in sites.inner.said)
+    assert "failed" in attendant.answer({"model": b"none", "summary": b"{}"}, ended)[1]  # there is one end
 
 
 # What a client answers, whatever a server says

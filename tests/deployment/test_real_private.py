@@ -66,5 +66,6 @@ def test_three_sites_train_with_noise_and_refuse_what_is_beyond_their_budgets(tm
     (tmp_path / "run.toml").write_text(f"{CONFIG}noise_seed = 5\nrounds = 1\n")
     code, said = training(tmp_path, port, invitations, "again")
     assert code != 0
-    assert all("would cost more than is left of this site's privacy budget" in said[name] for name in NAMES)
+    # the first refusal ends the training: another site may not have been asked by then
+    assert any("would cost more than is left of this site's privacy budget" in said[name] for name in NAMES)
     assert {name: spent(tmp_path, name) for name in NAMES} == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,20 @@ def test_without_a_noise_seed_noise_is_secret(files: Path) -> None:
     assert first.model.to_bytes() != second.model.to_bytes()
 
 
+def test_the_secret_number_of_a_simulation_is_written_nowhere(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who knew it could take the noise off."""
+    number = 3**75
+    monkeypatch.setattr(secrets, "randbits", lambda bits: number)
+    train(config(files, noise_seed=None), tmp_path / "run", workers=0)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    for text in (str(number), f"{number:x}", f"{number:X}"):
+        assert text.encode() not in written
+    assert number.to_bytes(15, "big") not in written
+    assert number.to_bytes(15, "little") not in written
+
+
 def test_without_masks_each_client_adds_all_the_noise(files: Path) -> None:
     found = train(config(files, secure="off"), workers=0).summary
     assert found["privacy"]["noise"] == "discrete Gaussian at each client: there are no masks"
@@ -302,7 +317,9 @@ def test_estimators_are_private(files: Path, tmp_path: Path) -> None:
     classes = FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, clients=np.arange(3000) % 4)
     assert classes.score(x, y > 6) > 0.9
     for model in (numbers, classes):
-        promise = json.loads(model.model_.job.algorithm.promise)
+        algorithm = model.model_.job.algorithm
+        assert isinstance(algorithm, AdditiveReleased)
+        promise = json.loads(algorithm.promise)
         assert (promise["epsilon"], promise["delta"]) == (4.0, 1e-6)
     with pytest.raises(ValueError, match="weight"):
         FFGBClassifier(schema=str(files / "schema.toml"), **known).fit(x, y > 6, sample_weight=np.arange(3000.0))

@@ -370,7 +370,8 @@ class Attendant:
             with self._in_private():
                 said = self.site.describe()
             key = "" if self.identity is None else self.identity.registered.hex()
-            self._hello = hello(self.site, said, private=self.secure, key=key), said
+            hidden = self.secure or self.private is not None
+            self._hello = hello(self.site, said, private=hidden, key=key), said
         return self._hello
 
     @contextmanager
@@ -431,15 +432,27 @@ class Attendant:
         if self.schema is None or said.get("training") != self.training or self.resident is None:
             raise FFGBError("the server says that a training has ended in which this site has no part")
         self._log([_line("in", "training has ended", bytes=sum(map(len, data.values())))])
-        if self.keepsake is not None:
-            with self._in_private():
-                seen = self.board.snapshot()
-                texts = self.keepsake.keep(self.site, self.schema, int(said["seed"]), self.own, data, seen)
-            for text in texts:
-                self.announce(text)
+        try:
+            self._keep(data, int(said["seed"]))
+        except Exception:
+            if self.private is None:
+                raise
+            # whether a model that the server has made can be tried on these rows would tell of one
+            self.say(traceback.format_exc())
         self.resident, self._last, self.ended = None, None, True
         self.say("waiting for another training; Ctrl-C ends")
         return {}, {"thanks": True}
+
+    def _keep(self, data: Mapping[str, bytes], seed: int) -> None:
+        """Keep the model, and tell the owner."""
+        if self.keepsake is None:
+            return
+        assert self.schema is not None
+        with self._in_private():
+            seen = self.board.snapshot()
+            texts = self.keepsake.keep(self.site, self.schema, seed, self.own, data, seen)
+        for text in texts:
+            self.announce(text)
 
     def _identity(self) -> Callable[[int], Identity] | None:
         """Who this site's clients are to the others."""
