@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -72,3 +73,12 @@ def remove_leftovers(folder: Path) -> None:
         if is_leftover(path):
             with suppress(OSError):  # they do no harm
                 path.unlink()
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -251,6 +251,7 @@ def client(
     from ffgb.deployment.keepsake import Keepsake
     from ffgb.deployment.keys import check_name
     from ffgb.deployment.site import Home, inputs_of
+    from ffgb.files import content_hash
 
     way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
     called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
@@ -266,7 +267,7 @@ def client(
     rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
     bounded, purse = _private(settings, rules, data)
     known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
-    site = Site(called, data.absolute(), target, task, **known)
+    site = Site(called, data.absolute(), target, task, **known, content=content_hash(data))
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
     refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)

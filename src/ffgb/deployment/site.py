@@ -27,7 +27,7 @@ from ffgb.deployment.keys import (
 )
 from ffgb.engines.node import Node, trusting
 from ffgb.errors import FFGBError, option
-from ffgb.files import atomic_write
+from ffgb.files import atomic_write, content_hash
 from ffgb.privacy.ledger import Ledger as Purse
 
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
@@ -42,11 +42,8 @@ def state_folder() -> Path:
 
 def privacy_ledger(data: Path) -> Purse:
     """What a data file has cost so far, in all trainings with all servers: by the hash of its bytes."""
-    digest = hashlib.sha256()
-    with data.open("rb") as file:
-        while part := file.read(2**20):
-            digest.update(part)
-    return Purse(state_folder().parent / "privacy" / f"{digest.hexdigest()}.jsonl", digest.hexdigest())
+    digest = content_hash(data)
+    return Purse(state_folder().parent / "privacy" / f"{digest}.jsonl", digest)
 
 
 @final
