@@ -33,6 +33,10 @@ def staged(path: Path, data: bytes, mode: int = 0o666) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a disk that is full does not say where
+        temporary.unlink(missing_ok=True)
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

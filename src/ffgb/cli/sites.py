@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import termios
@@ -680,6 +681,8 @@ def _stopped() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        # not by print: the signal may come in the middle of one
+        os.write(2, b"\nffgb: ending what is under way; Ctrl-C again ends at once\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

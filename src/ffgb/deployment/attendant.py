@@ -325,6 +325,10 @@ class Attendant:
         except FFGBError as error:
             why = str(error)
             self.say(f"refused: {why}")
+        except OSError as error:  # its disk is full, or not its own: the owner sees which file
+            where = "" if error.filename is None else f" ({error.filename})"
+            self.say(f"{error.strerror or error}{where}; put that right: the server asks again")
+            why = "this site cannot read or write its own files; its owner sees which"
         except Exception:  # a defect: the owner sees where, the server that there was one
             self.say(traceback.format_exc())
             why = DEFECT
