@@ -20,6 +20,7 @@ from rich.console import Console
 from ffgb.cli.common import JSON, app, goes_on, print_rows, print_summary, settings_of
 from ffgb.cli.lines import tell
 from ffgb.errors import FFGBError, printable
+from ffgb.files import content_hash
 
 PORT = 9443
 LONGEST_INVITATION = 10_000
@@ -252,7 +253,6 @@ def client(
     from ffgb.deployment.keepsake import Keepsake
     from ffgb.deployment.keys import check_name
     from ffgb.deployment.site import Home, inputs_of
-    from ffgb.files import content_hash
 
     way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
     called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
