@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ffgb import files
+from ffgb.cli import _of_the_system
 from ffgb.errors import FFGBError
 from ffgb.files import atomic_write, is_leftover, others, remove_leftovers
 from ffgb.runs import onnx as export
@@ -60,8 +61,12 @@ def test_what_cannot_be_written_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync" if fails == "staged" else "pathlib.Path.replace", broken)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         atomic_write(path, b"after")
+    if fails == "staged":  # a disk that is full does not say where
+        assert _of_the_system(caught.value) == (
+            f"the disk is full ({path}); make room on it, and start the same command again"
+        )
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"a.json": b"before"}
 
 

@@ -33,6 +33,10 @@ def staged(path: Path, data: bytes, mode: int = 0o666) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a disk that is full does not say where
+        temporary.unlink(missing_ok=True)
+        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -45,7 +49,7 @@ def put(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def sha256_of(path: Path) -> str:
+def content_hash(path: Path) -> str:
     """The hash of a file's bytes, in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

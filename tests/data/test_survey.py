@@ -38,6 +38,7 @@ from ffgb.data.preprocess import raw as raw_column
 from ffgb.data.sites import Schema, Site
 from ffgb.data.survey import Counts, Respondent, Wanted, names_of, survey, surveyed, without_counts
 from ffgb.errors import FFGBError
+from ffgb.files import content_hash
 from ffgb.privacy.integers import add, from_integers, to_integers
 from ffgb.protocol.messages import Asked, Report
 
@@ -326,3 +327,17 @@ def test_a_respondent_answers_questions_about_its_file_alone() -> None:
     here = Here(Points(0, np.zeros((1, 1)), np.zeros(1)), 1.0)
     with pytest.raises(FFGBError, match="asked of a client that has none"):
         FileSums(("a",)).part(here)
+
+
+def test_a_file_that_has_changed_since_its_owner_agreed_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "east.csv"
+    file.write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
+    site = Site("east", file, "y", content=content_hash(file))
+    schema = Schema.of({"east": site.describe(), "west": site.describe()})
+    assert len(site.load(schema, 0).x) == 32
+    site.surveyed()
+    file.write_text(file.read_text() + "7,1\n")
+    for answer in (lambda: site.load(schema, 0), site.surveyed):
+        with pytest.raises(FFGBError, match=r"east\.csv has changed since its owner agreed; start ffgb client again"):
+            answer()
+    assert len(Site("east", file, "y").load(schema, 0).x) == 33

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -519,3 +520,16 @@ def test_more_bytes_than_agreed_are_not_sent(hospital: Site) -> None:
     server = Server(hospital)
     server.attendant.agreement = replace(server.agreement, bytes=10)
     refused(server.question(moments_of(Flatten(server.schema.shape[0]))), "far beyond what was agreed to")
+
+
+def test_a_full_disk_is_the_owners_to_mend(hospital: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Site) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/home/hospital/ledger.jsonl")
+
+    told: list[str] = []
+    attendant = Attendant(hospital, SETTINGS, None, say=told.append)
+    monkeypatch.setattr(Site, "describe", full)
+    data, said = attendant.answer({}, {"hello": True})
+    assert data == {}
+    assert said == {"failed": "this site cannot read or write its own files; its owner sees which"}
+    assert "No space left on device (/home/hospital/ledger.jsonl); put that right: the server asks again" in told

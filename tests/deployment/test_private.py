@@ -35,7 +35,7 @@ from ffgb.errors import FFGBError
 from ffgb.features.tables import Histogram
 from ffgb.federation import host
 from ffgb.federation.host import Holding, Resident
-from ffgb.files import sha256_of
+from ffgb.files import content_hash
 from ffgb.privacy import release
 from ffgb.privacy.accountant import epsilon_of
 from ffgb.privacy.ledger import Budget
@@ -90,7 +90,7 @@ class _Sites:
         self.inner.grid = grid
 
     def purse(self, name: str) -> Purse:
-        return Purse(self.folder / f"{name}.jsonl", sha256_of(self.folder / f"{name}.csv"))
+        return Purse(self.folder / f"{name}.jsonl", content_hash(self.folder / f"{name}.csv"))
 
     def start(self, node: int, path: Path) -> None:
         schema = self.folder / "own.toml"

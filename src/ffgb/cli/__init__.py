@@ -6,6 +6,7 @@ parts, pandas and scikit-learn take more.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -61,8 +62,22 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        tell(Console(stderr=True), f"{error.filename or 'a file'}: {error.strerror or error}; choose another place")
+        tell(Console(stderr=True), _of_the_system(error))
         sys.exit(2)
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the operating system would not do, and the remedy.
+
+    >>> _of_the_system(OSError(errno.ENOSPC, "No space left on device"))
+    'the disk is full; make room on it, and start the same command again'
+    """
+    where = "" if error.filename is None else f" ({error.filename})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{where}; make room on it, and start the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.filename or 'a file'}: {error.strerror}; change its permissions, or choose another place"
+    return f"{error.filename or 'a file'}: {error.strerror or error}; choose another place"
 
 
 def _version(value: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import termios
@@ -19,6 +20,7 @@ from rich.console import Console
 from ffgb.cli.common import JSON, app, goes_on, print_rows, print_summary, settings_of
 from ffgb.cli.lines import tell
 from ffgb.errors import FFGBError, printable
+from ffgb.files import content_hash
 
 PORT = 9443
 LONGEST_INVITATION = 10_000
@@ -266,7 +268,7 @@ def client(
     rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
     bounded, purse = _private(settings, rules, data)
     known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
-    site = Site(called, data.absolute(), target, task, **known)
+    site = Site(called, data.absolute(), target, task, **known, content=content_hash(data))
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
     refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
@@ -679,6 +681,8 @@ def _stopped() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        # not by print: the signal may come in the middle of one
+        os.write(2, b"\nffgb: ending what is under way; Ctrl-C again ends at once\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

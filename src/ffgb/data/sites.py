@@ -24,6 +24,7 @@ from ffgb.data.survey import Counts, even, surveyed, without_counts
 from ffgb.errors import FFGBError
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Resident
+from ffgb.files import content_hash
 from ffgb.privacy.identity import Identity
 from ffgb.protocol.codec import Expected, Message, decode, encode
 
@@ -48,6 +49,8 @@ class Site:
     """How its file is read."""
     bounded: Bounded | None = None
     """Rows as a private training needs them; None: it is none."""
+    content: str | None = None
+    """The hash of the file that its owner agreed to send sums of; None: whatever is in the file."""
 
     def describe(self) -> Columns:
         """What it knows of its file: how many rows, which classes, and of columns what preprocess.py says."""
@@ -66,7 +69,7 @@ class Site:
 
     def load(self, schema: Schema, seed: int) -> Dataset:
         """Its rows, as all have agreed to see them."""
-        return load_sites(
+        found = load_sites(
             [self.path],
             self.target,
             seed=seed,
@@ -77,6 +80,16 @@ class Site:
             quiet=True,
             bounded=self.bounded,
         )
+        self._refuse_change()
+        return found
+
+    def _refuse_change(self) -> None:
+        """Refuse rows that the owner has not agreed to: this follows the reading of the file."""
+        if self.content is not None and content_hash(self.path) != self.content:
+            raise FFGBError(
+                f"{self.path.name} has changed since its owner agreed; start ffgb client again, and agree to the file "
+                "as it is now"
+            )
 
     def move_in(self, schema: Schema, seed: int, identity: Callable[[int], Identity] | None = None) -> Resident:
         """Its clients: one that trains and, if rows are held out, one that only reports."""
@@ -94,7 +107,9 @@ class Site:
 
     def surveyed(self, said: Columns | None = None, least: int = LEAST) -> Surveyed:
         """What it answers from, when sites are asked about their files."""
-        return surveyed(said or self.describe(), self.labels(), self.rare, least)
+        found = surveyed(said or self.describe(), self.labels(), self.rare, least)
+        self._refuse_change()
+        return found
 
 
 @final

@@ -43,7 +43,7 @@ from ffgb.deployment.words import called
 from ffgb.errors import FFGBError, command, option
 from ffgb.features.tables import LEAST
 from ffgb.federation.host import Holding, Host, Resident
-from ffgb.files import sha256_of
+from ffgb.files import content_hash
 from ffgb.hardware import one_blas_thread
 from ffgb.learners.blend import Blend
 from ffgb.learners.catalogue import FAMILIES
@@ -332,6 +332,10 @@ class Attendant:
         except FFGBError as error:
             why = str(error)
             self.say(f"refused: {why}")
+        except OSError as error:  # its disk is full, or not its own: the owner sees which file
+            where = "" if error.filename is None else f" ({error.filename})"
+            self.say(f"{error.strerror or error}{where}; put that right: the server asks again")
+            why = "this site cannot read or write its own files; its owner sees which"
         except Exception:  # a defect: the owner sees where, the server that there was one
             self.say(traceback.format_exc())
             why = DEFECT
@@ -421,7 +425,7 @@ class Attendant:
     def _check_file(self) -> None:
         """Raise an FFGBError if the privacy ledger is not that of the file as it is now."""
         purse = None if self.identity is None else self.identity.purse
-        if purse is not None and purse.data != sha256_of(self.site.path):
+        if purse is not None and purse.data != content_hash(self.site.path):
             raise FFGBError(
                 f"{self.site.path} has changed since this client was started, and its privacy ledger is that of the "
                 "file as it was; start ffgb client again"

@@ -32,6 +32,8 @@ EXTRAS: Final[Mapping[str, tuple[str, str, str]]] = {
     "secure": ("cryptography", "cryptography", "totals under masks"),
     "excel": ("openpyxl", "openpyxl", "Excel workbooks"),
     "onnx": ("onnxruntime", "onnxruntime", "files for production"),
+    "fast": ("numba", "numba", "faster trees"),
+    "sql": ("duckdb", "duckdb", "queries of DuckDB"),
     "plots": ("matplotlib", "matplotlib", "pictures"),
     "neural": ("torch", "torch", "--learner cnn"),
 }

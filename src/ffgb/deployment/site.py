@@ -27,7 +27,7 @@ from ffgb.deployment.keys import (
 )
 from ffgb.engines.node import Node, trusting
 from ffgb.errors import FFGBError, option
-from ffgb.files import atomic_write, sha256_of
+from ffgb.files import atomic_write, content_hash
 from ffgb.privacy.ledger import Ledger as Purse
 
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
@@ -42,7 +42,7 @@ def state_folder() -> Path:
 
 def privacy_ledger(data: Path) -> Purse:
     """What a data file has cost so far, in all trainings with all servers: by the hash of its bytes."""
-    digest = sha256_of(data)
+    digest = content_hash(data)
     return Purse(state_folder().parent / "privacy" / f"{digest}.jsonl", digest)
 
 

@@ -339,7 +339,7 @@ def _who_answered(
                 continue
             name, columns = met(data["hello"])
         except (FFGBError, KeyError) as error:
-            log.warning("a node that says what is refused is left out: %s", shown(error))
+            log.warning("%s is left out: %s", shown((keys or {}).get(node, "a site")), shown(error))
             continue
         if keys is None or keys.get(node) == name:
             yield name, node, columns
