@@ -63,6 +63,65 @@ def alone_between_versions(seen: Seen) -> set[int]:
     return found
 
 
+def few_between_trees(seen: Seen, least: int) -> dict[int, int]:
+    """Rows in the difference of sums of two trees that are grown from the same gradient, if these are few: of how many.
+
+    A node of one tree may have all rows of a node of another, and a few more.  Their cells of a column that both have
+    are compared, as finely as both tell; the server is given which node is within which.
+    """
+    z = seen.state.job.family.features(seen.dataset.x)
+    found: dict[int, int] = {}
+    for some in _of_one_gradient(seen, z).values():
+        rows_of = np.array([cells.inside for cells in some], np.float32)
+        within = rows_of @ rows_of.T == rows_of.sum(axis=1)  # the node of the column is within that of the row
+        for a, b in zip(*np.nonzero(within), strict=True):
+            whole, part = some[a], some[b]
+            rows = np.flatnonzero(whole.inside & ~part.inside)
+            for column in np.intersect1d(whole.columns, part.columns) if len(rows) else ():
+                both = _coarser(*(_heads_of(cells, int(column)) for cells in (whole, part)))
+                _, cell, count = np.unique(both[z[rows, column]], return_inverse=True, return_counts=True)
+                for row, few in zip(rows.tolist(), count[cell].tolist(), strict=True):
+                    if few < least:
+                        found[row] = min(few, found.get(row, least))
+    return found
+
+
+def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
+    """Nodes whose sums are known, by round and entry of f; those that a version is trained without are not there."""
+    algorithm, groups = seen.state.job.algorithm, dict[object, dict[object, Cells]]()
+    fold = None
+    if isinstance(algorithm, Blended):
+        fold = algorithm.folds.of(Points(0, np.asarray(seen.dataset.x), seen.dataset.y))
+    for asked, _ in seen.answers(MergedHistograms):
+        question = asked.question
+        assert isinstance(question, MergedHistograms)
+        of = question.of
+        heads = of.columns_of_cells[1] + question.heads
+        ends = [*of.starts[1:], len(heads)]
+        for (k, node), start, end in zip(of.asked.tolist(), of.starts, ends, strict=True):
+            own, output = of.tree == k, int(of.outputs[k])
+            splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
+            position = route(splits, z, np.zeros(len(z), np.int32))
+            there = np.ones(len(z), bool)
+            if fold is not None and isinstance(algorithm, Blended):
+                there = fold != algorithm.folds.without[output // seen.loss.outputs]
+            columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
+            for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
+                inside, own_heads = (position == place) & there, heads[start:end] - start
+                cells = Cells(0, None, columns, np.cumsum(sizes) - sizes, own_heads, inside)
+                like = (inside.tobytes(), columns.tobytes(), own_heads.tobytes())
+                groups.setdefault((asked.round, output), {})[like] = cells
+    return {key: list(some.values()) for key, some in groups.items()}
+
+
+def _heads_of(cells: Cells, column: int) -> Array:
+    """The heads of one column's cells, counted from its first cell."""
+    k = cells.columns.tolist().index(column)
+    ends = np.append(cells.first, len(cells.heads))
+    found: Array = cells.heads[ends[k] : ends[k + 1]] - ends[k]
+    return found
+
+
 def few_in_cells(seen: Seen, least: int) -> set[int]:
     """Rows in a cell of which the sums of an additive model have fewer than this."""
     found, z = set[int](), seen.state.job.family.features(seen.dataset.x).astype(np.int64)
@@ -129,7 +188,7 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
         before = int(known.sum())
         inside_of = known.astype(np.float32) @ away.astype(np.float32) == 0
         known &= inside_of.astype(np.float32) @ empty.astype(np.float32) == 0
-        for row in np.unique(rows):
+        for row in sorted(set(rows)):
             some = np.flatnonzero(np.array(rows) == row)
             for h in some:
                 for g in some:
@@ -142,8 +201,8 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
     assert all(known[h, first[:-1] + z[r]].all() for h, r in enumerate(rows))  # nothing false follows
     usable = seen.state.job.family.layout.usable  # type: ignore[attr-defined]
     found: dict[int, int] = {}
-    for h, r in enumerate(rows):
-        found[r] = max(found.get(r, 0), int((sizes[h, usable] == 1).sum()))
+    for r, own_sizes in zip(rows, sizes, strict=True):
+        found[r] = max(found.get(r, 0), int((own_sizes[usable] == 1).sum()))
     return found
 
 
