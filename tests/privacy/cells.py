@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from ffgb.algorithms.blended import Blended
 from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.histograms import HistogramsOf
-from ffgb.core.merged_cells import MergedHistograms
+from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.points import Points
 from ffgb.core.splits import Splits, route
 from tests.privacy.attacks import Seen
@@ -63,6 +63,65 @@ def alone_between_versions(seen: Seen) -> set[int]:
     return found
 
 
+def few_between_trees(seen: Seen, least: int) -> dict[int, int]:
+    """Rows in the difference of sums of two trees that are grown from the same gradient, if these are few: of how many.
+
+    A node of one tree may have all rows of a node of another, and a few more.  Their cells of a column that both have
+    are compared, as finely as both tell; the server is given which node is within which.
+    """
+    z = seen.state.job.family.features(seen.dataset.x)
+    found: dict[int, int] = {}
+    for some in _of_one_gradient(seen, z).values():
+        rows_of = np.array([cells.inside for cells in some], np.float32)
+        within = rows_of @ rows_of.T == rows_of.sum(axis=1)  # the node of the column is within that of the row
+        for a, b in zip(*np.nonzero(within), strict=True):
+            whole, part = some[a], some[b]
+            rows = np.flatnonzero(whole.inside & ~part.inside)
+            for column in np.intersect1d(whole.columns, part.columns) if len(rows) else ():
+                both = _coarser(*(_heads_of(cells, int(column)) for cells in (whole, part)))
+                _, cell, count = np.unique(both[z[rows, column]], return_inverse=True, return_counts=True)
+                for row, few in zip(rows.tolist(), count[cell].tolist(), strict=True):
+                    if few < least:
+                        found[row] = min(few, found.get(row, least))
+    return found
+
+
+def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
+    """Nodes whose sums are known, by round and entry of f; those that a version is trained without are not there."""
+    algorithm, groups = seen.state.job.algorithm, dict[object, dict[object, Cells]]()
+    fold = None
+    if isinstance(algorithm, Blended):
+        fold = algorithm.folds.of(Points(0, np.asarray(seen.dataset.x), seen.dataset.y))
+    for asked, _ in seen.answers(MergedHistograms):
+        question = asked.question
+        assert isinstance(question, MergedHistograms)
+        of = question.of
+        heads = of.columns_of_cells[1] + question.heads
+        ends = [*of.starts[1:], len(heads)]
+        for (k, node), start, end in zip(of.asked.tolist(), of.starts, ends, strict=True):
+            own, output = of.tree == k, int(of.outputs[k])
+            splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
+            position = route(splits, z, np.zeros(len(z), np.int32))
+            there = np.ones(len(z), bool)
+            if fold is not None and isinstance(algorithm, Blended):
+                there = fold != algorithm.folds.without[output // seen.loss.outputs]
+            columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
+            for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
+                inside, own_heads = (position == place) & there, heads[start:end] - start
+                cells = Cells(0, None, columns, np.cumsum(sizes) - sizes, own_heads, inside)
+                like = (inside.tobytes(), columns.tobytes(), own_heads.tobytes())
+                groups.setdefault((asked.round, output), {})[like] = cells
+    return {key: list(some.values()) for key, some in groups.items()}
+
+
+def _heads_of(cells: Cells, column: int) -> Array:
+    """The heads of one column's cells, counted from its first cell."""
+    k = cells.columns.tolist().index(column)
+    ends = np.append(cells.first, len(cells.heads))
+    found: Array = cells.heads[ends[k] : ends[k + 1]] - ends[k]
+    return found
+
+
 def few_in_cells(seen: Seen, least: int) -> set[int]:
     """Rows in a cell of which the sums of an additive model have fewer than this."""
     found, z = set[int](), seen.state.job.family.features(seen.dataset.x).astype(np.int64)
@@ -93,6 +152,91 @@ def pairs_that_follow(seen: Seen) -> int:
     _, values, right = np.linalg.svd(np.concatenate([blocks, known]), full_matrices=False)
     inside = right[values > 1e-10 * values[0]]
     return int((np.square(inside).sum(axis=0) > 1.0 - 1e-9).sum())
+
+
+def rows_by_counts(seen: Seen) -> dict[int, int]:
+    """Rows that are alone in a bin of a node, and of how many columns their bins follow from all counts of nodes.
+
+    A row that is alone has the bins of its node's path, and one more.  It is also in every other node whose path agrees
+    with that, and so has only bins there that have rows.  What is left may make out the row in other nodes, and so on.
+    """
+    z = seen.state.job.family.features(seen.dataset.x).astype(np.int64)
+    cells = seen.state.job.family.layout.cells  # type: ignore[attr-defined]
+    first = np.concatenate([[0], np.cumsum(cells)])
+    nodes, paths, rows, at, possible = (
+        list(_counted(seen, z, first)),
+        list[Array](),
+        list[int](),
+        list[tuple[int, int]](),
+        [],
+    )
+    there = np.ones((len(nodes), first[-1]), bool)
+    for m, (path, columns, inside) in enumerate(nodes):
+        paths.append(path)
+        for j in columns:
+            here = slice(first[j], first[j + 1])
+            counts = np.bincount(z[inside, j], minlength=cells[j])
+            there[m, here] = counts > 0
+            for b in np.flatnonzero(counts == 1):
+                own = path.copy()
+                own[here] = np.arange(cells[j]) == b
+                possible.append(own)
+                rows.append(int(np.flatnonzero(inside & (z[:, j] == b))[0]))
+                at.append((m, int(j)))
+    known, away, empty = np.array(possible), ~np.array(paths).T, ~there
+    while True:
+        before = int(known.sum())
+        inside_of = known.astype(np.float32) @ away.astype(np.float32) == 0
+        known &= inside_of.astype(np.float32) @ empty.astype(np.float32) == 0
+        for row in sorted(set(rows)):
+            some = np.flatnonzero(np.array(rows) == row)
+            for h in some:
+                for g in some:
+                    m, j = at[g]
+                    if not (known[h] & away[:, m]).any() and known[h, first[j] : first[j + 1]].sum() == 1:
+                        known[h] = known[g] = known[h] & known[g]
+        if int(known.sum()) == before:
+            break
+    sizes = np.add.reduceat(known.astype(np.int64), first[:-1], axis=1)
+    assert all(known[h, first[:-1] + z[r]].all() for h, r in enumerate(rows))  # nothing false follows
+    usable = seen.state.job.family.layout.usable  # type: ignore[attr-defined]
+    found: dict[int, int] = {}
+    for r, own_sizes in zip(rows, sizes, strict=True):
+        found[r] = max(found.get(r, 0), int((own_sizes[usable] == 1).sum()))
+    return found
+
+
+def _counted(seen: Seen, z: Array, first: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Of each node whose rows were counted, of versions with all rows: its path as cells, its columns and its rows."""
+    algorithm, known = seen.state.job.algorithm, set[tuple[bytes, bytes]]()
+    for asked, _ in seen.answers(NodeRows):
+        question = asked.question
+        assert isinstance(question, NodeRows)
+        of = question.of
+        for k, node in of.asked.tolist():
+            version = int(of.outputs[k]) // seen.loss.outputs
+            if isinstance(algorithm, Blended) and algorithm.folds.without[version] >= 0:
+                continue
+            own = of.tree == k
+            splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
+            position = route(splits, z.astype(np.uint8), np.zeros(len(z), np.int32))
+            for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
+                path = _path(splits, place, first)
+                if (path.tobytes(), of.columns[k].tobytes()) not in known:
+                    known.add((path.tobytes(), of.columns[k].tobytes()))
+                    yield path, of.columns[k], position == place
+
+
+def _path(splits: Splits, node: int, first: Array) -> Array:
+    """The cells that rows of a node may have."""
+    path = np.ones(int(first[-1]), bool)
+    while node > 0:
+        s, left = (node - 1) // 2, node % 2 == 1
+        column = int(splits.column[s])
+        cells = splits.goes_left[s, : first[column + 1] - first[column]]
+        path[first[column] : first[column + 1]] &= cells if left else ~cells
+        node = int(splits.node[s])
+    return path
 
 
 def labels_that_follow(seen: Seen) -> int:

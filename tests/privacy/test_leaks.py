@@ -1,6 +1,6 @@
 """What a server reads from a client's messages: rows and labels in the open, and nothing under masks.
 
-experiments/leaks.py measures the same with all features, rows and sites.
+`python -m tests.privacy.measured` measures the same with all features, rows and sites.
 """
 
 from __future__ import annotations

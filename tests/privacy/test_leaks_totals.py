@@ -21,7 +21,13 @@ from ffgb.core.questions import ask_locally
 from ffgb.features.catalogue import Maps, Space
 from ffgb.features.tables import LEAST, ObliviousTrees
 from tests.privacy.attacks import Row, Seen, judged, trained
-from tests.privacy.cells import alone_between_versions, few_in_cells, labels_that_follow, pairs_that_follow
+from tests.privacy.cells import (
+    alone_between_versions,
+    few_in_cells,
+    labels_that_follow,
+    pairs_that_follow,
+    rows_by_counts,
+)
 from tests.privacy.totals import Totals, in_total, single_values
 
 SETS = ("heart", "wine", "breast_cancer", "adult", "cal_housing")
@@ -187,6 +193,18 @@ def test_no_gradient_of_a_single_row_is_in_the_histograms_of_trees(name: str, re
             assert not list(seen.answers(HistogramsOf))
     assert alone[1] > 50
     assert alone[LEAST] == 0
+
+
+@pytest.mark.parametrize("learner", ["trees", "blend"])
+@pytest.mark.parametrize("name", ["heart", "wine"])
+def test_counts_of_nodes_tell_of_no_row_what_is_in_all_of_its_columns(name: str, learner: str, real_data: Any) -> None:
+    """Most rows are alone in a bin of some node.  All counts together tell a few of their columns."""
+    seen = trained(data=(name,), learner=learner, clients=1, split="iid", rounds=6)
+    known = rows_by_counts(seen)
+    columns = len(seen.state.job.family.layout.usable)  # type: ignore[attr-defined]
+    assert len(known) > 0.3 * len(seen.dataset.y)
+    assert 1 < max(known.values()) < columns
+    assert sum(k >= columns / 2 for k in known.values()) < 0.02 * len(seen.dataset.y)
 
 
 # Blends

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ffgb.algorithms.additive_shared import LOOKS
 from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, TASKS
 from ffgb.data.files import Columns
@@ -57,10 +58,11 @@ HELD_OUT = ("setup", "update", "step", "report", *MASKING)
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
 
-LEVELS: Mapping[str, int] = dict.fromkeys(
-    [f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms", "CurvatureAlong")], 32
-)
-"""Questions that come several times in a round, once for each level of trees, and how often at most."""
+LEVELS: Mapping[str, int] = {
+    **dict.fromkeys([f"question {kind}" for kind in ("HistogramsOf", "NodeRows", "MergedHistograms")], 32),
+    "question CurvatureAlong": LOOKS,
+}
+"""Questions that come several times in a round, once for each level of trees or look, and how often at most."""
 
 MEASURED: Mapping[tuple[str, str], int] = {
     ("Columns", "cuts"): EDGES,

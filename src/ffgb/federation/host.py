@@ -20,7 +20,7 @@ from ffgb.federation.client import Client
 from ffgb.federation.parts import check_own
 from ffgb.privacy.hidden import sums_of
 from ffgb.privacy.identity import Identity, Simulated
-from ffgb.privacy.integers import ROWS, SHARE, SHARES, to_integers
+from ffgb.privacy.integers import ROWS, SHARE, SHARES
 from ffgb.privacy.release import check_question, with_noise, without_noise
 from ffgb.privacy.reports import as_integers
 from ffgb.privacy.secured import Secured
@@ -165,8 +165,8 @@ class Host:
             raise FFGBError(
                 f"its part of {sending.question.what} is not what such a part can be; the log of this client says more"
             ) from error
-        whole = to_integers({SHARE: np.array([share])}, {SHARE: SHARES})
-        return {**answer.tensors, **whole, ROWS: np.array([len(points)], np.int64)}
+        whole = np.rint(np.array([share]) / SHARES.unit).astype(SHARES.dtype)
+        return {**answer.tensors, SHARE: whole, ROWS: np.array([len(points)], np.int64)}
 
     def remember(self, setup: bytes) -> None:
         """Have the job of this message, as if it had come: for clients that are restored."""

@@ -23,7 +23,7 @@ import numpy as np
 from ffgb.core.questions import Sum
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError, option
-from ffgb.privacy.ciphers import KEY, add_streams, agreed, derived, public_of, tag
+from ffgb.privacy.ciphers import KEY, add_streams, agreed, derived, expanded, extracted, public_of, tag
 
 FEWEST = 3
 """Sites: of two, each knows the other's part from the total."""
@@ -126,19 +126,20 @@ class Masks:
             raise FFGBError("the list of sites that the server sent does not have this site with its own key")
         self.name, self.roster = name, roster
         self._pairs = {
-            other: derived(agreed(key, roster.key_of(other)), b"ffgb pair" + roster.digest)
+            other: extracted(derived(agreed(key, roster.key_of(other)), b"ffgb pair" + roster.digest))
             for other in roster.neighbours(name)
         }
+        """Of each neighbour the secret in common, ready to be expanded."""
         self.used: dict[bytes, bytes] = {}
         """The content that has left under the mask of each question: a hash of the question, and a tag of the part."""
         self._marker = marker or derived(key, b"ffgb content" + roster.digest)
 
     def box_key(self, other: str, sender: str, number: int) -> bytes:
         """The key of a box that one of two sites sends the other."""
-        return derived(self._pairs[other], b"ffgb box" + number.to_bytes(8, "big") + sender.encode())
+        return expanded(self._pairs[other], b"ffgb box" + number.to_bytes(8, "big") + sender.encode())
 
     def _ring(self, other: str) -> int:
-        return int.from_bytes(derived(self._pairs[other], b"ffgb ring"), "big")
+        return int.from_bytes(expanded(self._pairs[other], b"ffgb ring"), "big")
 
     @property
     def leads(self) -> bool:
@@ -168,7 +169,7 @@ class Masks:
 
     def seed(self, other: str, number: int) -> bytes:
         """What two sites draw their mask for question `number` from."""
-        return derived(self._pairs[other], b"ffgb seed" + number.to_bytes(8, "big"))
+        return expanded(self._pairs[other], b"ffgb seed" + number.to_bytes(8, "big"))
 
     def label(self, question: bytes) -> bytes:
         """A question's name, which every mask depends on."""
