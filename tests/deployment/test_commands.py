@@ -139,7 +139,7 @@ def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
     assert "sums over at least 3 sites" in said
     assert "may only be north, west, with the keys in the policy" in said
     assert "The server is not trusted: more than two thirds must be in it." in said
-    assert "It takes part in up to 1 trainings" in said
+    assert "It takes part in up to 1 training with" in said
     assert "It never answers GramOf." in said
 
 
