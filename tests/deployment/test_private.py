@@ -272,8 +272,10 @@ def test_no_job_and_no_model_is_tried_on_the_rows(trained: tuple[_Sites, Any], t
     x, own, said = np.zeros((20, 8), np.float32), identity(tmp_path), []
     for label in (0, 99):  # a class, and none
         resident = Resident({0: Holding(x, np.full(20, label))}, lambda i: own)
-        said.append([resident.answer(data, [0]) for data in (*told, *told[1:])])
+        # after a restart it has no job
+        said.append([resident.answer(data, [0]) for data in (told[-1], *told, *told[1:])])
     assert said[0] == said[1]
+    assert [decode(answers[0]).kind for answers in said[0]] == ["resync", *["ready"] * (2 * len(told) - 1)]
 
 
 def test_totals_over_other_clients_have_other_noise(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from ffgb.privacy.release import name_of
 from ffgb.runs.card import card
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
+from ffgb.runs.evaluate import held_out, trained_on
 from ffgb.runs.model import Model
 from ffgb.runs.onnx import to_onnx
 from ffgb.runs.training import Result, train
@@ -159,6 +160,19 @@ def test_the_promise_is_in_exported_files(result: Result) -> None:
     for said in (promise["adjacency"], *promise["public"]):
         assert said in text
         assert said in page
+
+
+def test_rows_that_were_trained_on_are_known_without_hashes(files: Path, result: Result) -> None:
+    """By the names of files: what is scored are the rows that were held out, by their places."""
+    assert result.run is not None
+    run, own = Run.open(result.run.path), files / "east-bare.csv"
+    assert set(run.config["sha256"]) == {str(files / "schema.toml")}
+    assert trained_on(run, [own]) == {own}
+    assert trained_on(run, [files / "east.csv"]) == set()
+    rows = held_out(run, result.model, [str(own)])
+    dataset = load_data(config(files))
+    assert (rows.x == dataset.x_test[dataset.site_test == 0]).all()
+    assert (rows.y == dataset.y_test[dataset.site_test == 0]).all()
 
 
 def test_all_that_is_written_follows_from_noisy_answers(
