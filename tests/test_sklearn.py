@@ -332,7 +332,8 @@ def test_one_class_is_refused() -> None:
 def test_losses_of_classes_are_none_for_a_regressor() -> None:
     x, y = load_diabetes(return_X_y=True)
     with pytest.raises(
-        ValueError, match="'logistic' is none for FFGBRegressor; choose auto, gamma, huber, poisson, quantile, square"
+        ValueError,
+        match="'logistic' is none for FFGBRegressor; choose auto, cox, gamma, huber, poisson, quantile, square",
     ):
         FFGBRegressor(loss="logistic").fit(x, y)
 

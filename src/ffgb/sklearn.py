@@ -481,7 +481,8 @@ class FFGBClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 class FFGBRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A regressor that clients train together, of one target or of several.
 
-    Its parameters are those of `FFGBClassifier`.
+    Its parameters are those of `FFGBClassifier`.  With `loss="cox"` a target is a time until an event, negative where
+    observation ended without one; predictions are log hazard ratios, and `score` is the c-index.
     """
 
     _checks: ClassVar[Mapping[str, bool]] = {"multi_output": True, "y_numeric": True}
@@ -490,6 +491,12 @@ class FFGBRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         """Values (n,), or (n, targets), in the target's units."""
         x = self._points(X)
         return self._values(self.model_.decision(x))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the variance that is explained (R²); of times, the share of pairs in the right order."""
+        if self.model_.job.loss.alone:
+            return float(super().score(X, y, sample_weight))
+        return self.model_.score(self._points(X), np.asarray(y, np.float64))["concordance"]
 
     def predict_interval(self, X: Any, coverage: float = 0.9, client: Any = None) -> Array:
         """The ends of each row's interval, (n, 2): with the chance `coverage`, the target lies between them.

@@ -224,3 +224,15 @@ def test_a_schema_names_both_columns(files: tuple[str, ...], tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     config = Config(data=files[:1], target="days,died", schema=schema, rounds=1)
     assert train(config, workers=0).summary["train_concordance"] > 0.5
+
+
+def test_the_estimators_take_times_with_a_sign(files: tuple[str, ...]) -> None:
+    rows = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
+    x, y = rows[["age", "treated"]], np.where(rows.died > 0, rows.days, -rows.days)
+    clients = np.repeat(NAMES, 150)
+    model = ffgb.FFGBRegressor(loss="cox", learner="linear").fit(x, y, clients=clients)
+    found = c_index(concordance(rows.days.to_numpy(), rows.died.to_numpy() > 0, model.predict(x)))
+    assert model.score(x, y) == pytest.approx(found)
+    assert model.score(x, y) > 0.6
+    with pytest.raises(FFGBError, match="takes no weights of rows"):
+        ffgb.FFGBRegressor(loss="cox", learner="linear").fit(x, y, clients=clients, sample_weight=np.ones(450))
