@@ -16,7 +16,7 @@ from ffgb.algorithms import Searched
 from ffgb.algorithms.ffgb import FFGB
 from ffgb.algorithms.ffgb_shared import FFGBShared
 from ffgb.core.functions import ClosedSum
-from ffgb.core.geometry import Blocks, Geometry, Nystrom, pack, unpack
+from ffgb.core.geometry import SHIFT, Blocks, Geometry, Nystrom, Spectrum, pack, unpack
 from ffgb.core.gradients import LENGTHS, best_length
 from ffgb.core.grams import GramOf, SketchOf, random_basis, share_geometry
 from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss, Square
@@ -498,3 +498,9 @@ def test_a_sketch_has_no_scale_of_its_own() -> None:
     np.testing.assert_allclose(1e6 * small.basis @ small.basis.T, large.basis @ large.basis.T, atol=1e-9)
     np.testing.assert_allclose(1e6 * small.rest, large.rest, atol=1e-9)
     assert small.ridge == pytest.approx(1e-6 * large.ridge)
+
+
+def test_directions_at_the_level_of_rounding_are_not_free() -> None:
+    """Of the trace: the mean of the eigenvalues has nothing to do with it."""
+    values = np.array([1.0, 2.0 * SHIFT, 0.5 * SHIFT, 0.5 * SHIFT, *np.zeros(6)])
+    assert Spectrum(np.zeros(10), values, np.eye(10)).freedom == 3.0  # two, and the intercept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from ffgb.core.losses import Logistic, Poisson
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
 from ffgb.core.splits import Splits
+from ffgb.core.together import FEW_ROWS
 from ffgb.core.tree_growth import Growth
 from ffgb.errors import FFGBError
 from ffgb.features.bins import bins_of
@@ -68,15 +69,31 @@ def test_who_leaves_in_the_middle_of_a_round_is_in_none_of_its_sums(stays: int) 
     assert leaving.asked == without.asked + stays + 1  # what had been asked was asked again
 
 
-def question() -> tuple[HistogramsOf, Here]:
-    x, y = rows(50, 3)
+def question(n: int = 50, bits: Literal[32, 64] = 32) -> tuple[HistogramsOf, Here]:
+    x, y = rows(n, 3)
     family = BoostedTrees(bins_of(ask_locally(Points(0, x, y)), (), 3, 8, 5), 1, 8)
-    units = Units.bounded(Logistic(), 50, 32, flat=False)
+    units = Units.bounded(Logistic(), n, bits, flat=False)
     assert units is not None
     none, cells = Splits.of([], [], [], 1), family.layout.cells.astype(np.int16)
     columns, asked = np.arange(3, dtype=np.int32)[None], np.zeros((1, 2), np.int32)
     made = HistogramsOf(units, cells, np.zeros(1, np.int32), columns, np.zeros(0, np.int16), none, asked)
-    return made, Here(Points(0, x, y), 1.0, Logistic(), y, np.zeros((50, 1)), family=family)
+    return made, Here(Points(0, x, y), 1.0, Logistic(), y, np.zeros((n, 1)), family=family)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("n", [50, FEW_ROWS + 100])
+def test_sums_are_those_of_the_rows_in_each_cell(n: int, bits: Literal[32, 64]) -> None:
+    """Of few rows and of many, which are added up in different ways; in 64 bits as finely as float64 can tell."""
+    asked, here = question(n, bits)
+    assert here.family is not None
+    z, cells = here.points.features(here.family.features), here.family.features.layout.cells  # type: ignore[attr-defined]
+    gradient, hessian = 0.5 - here.points.y, np.full(n, 0.25)
+    expected = [
+        np.concatenate([np.bincount(z[:, c], w, int(cells[c])) for c in range(3)])
+        for w in (gradient, hessian, np.ones(n))
+    ]
+    (found,) = asked.total(from_integers(to_integers(asked.part(here), asked.sums), asked.sums)).nodes
+    np.testing.assert_allclose(found, expected, rtol=1e-5 if bits == 32 else 1e-12, atol=1e-6 if bits == 32 else 1e-10)
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Array]], object], str]] = {
