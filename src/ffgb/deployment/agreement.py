@@ -79,6 +79,7 @@ MEASURED: Mapping[tuple[str, str], int] = {
     ("Growth", "levels"): 32,
     ("AdditiveShared", "rows"): 2**40,
     ("SlopesAlong", "rows"): 2**40,
+    ("GradientOrders", "outputs"): 2**15,
     ("CellSums", "columns"): 2**15,
     ("CellSums", "width"): 32,
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked", "outputs")], 2**15),
