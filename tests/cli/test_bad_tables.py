@@ -59,7 +59,9 @@ def test_a_hundred_classes(learner: str, tmp_path: Path) -> None:
     near = y[:, None] // [10, 1] % 10 + 0.1 * rng.standard_normal((800, 2))
     frame = pd.DataFrame(near, columns=["a", "b"])
     frame["y"] = [f"class {k}" for k in y]
-    summary = trained(files(tmp_path, frame[:400], frame[400:]), learner, rounds=1 if learner in ("trees", "auto") else 4).summary
+    summary = trained(
+        files(tmp_path, frame[:400], frame[400:]), learner, rounds=1 if learner in ("trees", "auto") else 4
+    ).summary
     assert summary["test_accuracy"] > (0.04 if learner == "linear" else 0.1)
 
 
