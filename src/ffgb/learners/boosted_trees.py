@@ -174,7 +174,7 @@ SETTINGS = (
         "whole",
         "Rows of a leaf, all clients together, at least (trees).",
         LEARNER,
-        unset=f"{LEAF_ROWS}; blends of few rows {LEAF_ROWS // 2}",
+        unset=f"{LEAF_ROWS}; blends of few rows, or of numbers, {LEAF_ROWS // 2}",
         least=1,
     ),
     Setting("leaf_hessian", "number", "Sum of Hessians of a leaf, at least (trees).", LEARNER, 1e-3, least=0.0),
