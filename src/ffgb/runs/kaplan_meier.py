@@ -100,8 +100,9 @@ def survival_curves(
     >>> import pandas as pd
     >>> site = pd.DataFrame({"days": [1, 2, 3, 4], "died": [1, 1, 1, 0]})
     >>> found = survival_curves([site, site, site], time="days", event="died", times=[1, 2, 3, 4], least=1)
-    >>> found.curves["all"].survival.round(3).tolist()
-    [0.75, 0.5, 0.25, 0.25]
+    >>> curve = found.curves["all"]  # it falls at the ends of intervals with events
+    >>> curve.times.tolist(), curve.survival.round(3).tolist()
+    ([1.0, 2.0, 3.0], [0.75, 0.5, 0.25])
     """
     if not 0.0 < level < 1.0:
         raise FFGBError(f"{option('level')} is a number between 0 and 1, not {level:g}")
