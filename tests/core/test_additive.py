@@ -12,10 +12,10 @@ from ffgb.core.additive import (
     FIRST_SCALE,
     FLAT,
     Column,
+    Corrected,
     Prior,
     Sums,
     conjugate,
-    corrected,
     independent,
     of_means,
     posterior,
@@ -113,13 +113,34 @@ def test_independent_columns_have_the_curvature_that_is_taken_for_granted() -> N
 def test_a_curvature_is_right_after_as_many_looks_as_it_has_directions() -> None:
     x, _ = rows_of(7, 300)
     truth = x.T @ x + np.eye(x.shape[1])
-    found, known = independent(np.diag(truth).copy(), [9, 12, 2]), list[tuple[Array, Array]]()
-    rng, wrong = np.random.default_rng(8), [np.abs(found - truth).max()]
+    found, known = Corrected.of(independent(np.diag(truth).copy(), [9, 12, 2])), list[tuple[Array, Array]]()
+    rng, wrong = np.random.default_rng(8), [np.abs(found.whole() - truth).max()]
     for _ in range(x.shape[1]):
         v = conjugate(np.asarray(rng.standard_normal(x.shape[1])), known)
         known.append((v, truth @ v))
-        found = corrected(found, *known[-1])
+        found = found.along(*known[-1])
         for before, along in known:  # nothing that is known is forgotten
             np.testing.assert_allclose(found @ before, along, atol=1e-6 * np.abs(along).max())
-        wrong.append(np.abs(found - truth).max())
+        wrong.append(np.abs(found.whole() - truth).max())
     assert wrong[-1] < 1e-6 * wrong[0]
+
+
+@pytest.mark.parametrize("dispersed", [False, True])
+def test_terms_for_a_better_curvature_are_those_of_another_factor(dispersed: bool) -> None:
+    x, prior = rows_of(11, 400)
+    sums, terms = sums_of(x, np.random.default_rng(12).standard_normal(400)), np.full((1, x.shape[1]), 0.1)
+    first = posterior(prior, sums, terms, dispersed=dispersed, steeper=1.5)
+    rng, truth = np.random.default_rng(13), x.T @ (np.linspace(0.1, 1.0, 400)[:, None] * x)
+    better = Corrected.of(sums.curvature[0])
+    np.testing.assert_allclose(first.again(prior, terms, sums.gradient, [better], steeper=1.5), first.terms, atol=1e-12)
+    for _ in range(3):
+        v = np.asarray(rng.standard_normal(x.shape[1]))
+        better = better.along(v, truth @ v)
+    found = first.again(prior, terms, sums.gradient, [better], steeper=1.5)[0]
+    # the posterior's normal equations, in the entries of the prior's basis
+    variance = np.where(prior.group < 0, additive.FLAT, first.scale[prior.group])
+    gram, phi = 1.5 * better.whole(), first.dispersion[0]
+    precision = prior.basis.T @ gram @ prior.basis / phi + np.diag(1.0 / variance)
+    u = np.linalg.solve(precision, prior.basis.T @ (gram @ terms[0] - sums.gradient[0]) / phi)
+    np.testing.assert_allclose(found, prior.basis @ u, atol=1e-9)
+    assert np.abs(found - first.terms[0]).max() > 1e-3

@@ -18,7 +18,7 @@ import numpy as np
 from ffgb.algorithms import Algorithm, AskInRound, Cells, Step
 from ffgb.algorithms.ffgb_shared import fit
 from ffgb.algorithms.trees_shared import TreesShared, units_of_round
-from ffgb.core.additive import Column, Fit, Prior, Sums, conjugate, corrected, independent, of_means, posterior
+from ffgb.core.additive import Column, Corrected, Fit, Prior, Sums, conjugate, independent, of_means, posterior
 from ffgb.core.cell_sums import ByCell, CellSums, CurvatureAlong
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
@@ -156,18 +156,19 @@ def newton_step(
     steeper = together / (together - 1.0) if loss.classification and together > 1 else 1.0
     prior, dispersed = prior_of(family.features, columns, rows), loss.dispersed
 
-    def fitted(sums: Sums, known: Fit | None = None) -> Fit:
-        return posterior(prior, sums, terms, dispersed=dispersed, steeper=steeper, known=known)
+    def fitted(sums: Sums) -> Fit:
+        return posterior(prior, sums, terms, dispersed=dispersed, steeper=steeper)
 
-    first, seen = fitted(sums), _Seen([[] for _ in outputs])
-    fit = first
+    first, seen = fitted(sums), _Seen.of(sums.curvature)
+    step = first.terms - terms
     for _ in range(min(LOOKS, max(1, sums.gradient.shape[1] // CELLS_A_LOOK))):
-        directions = seen.next(fit.terms - terms if merged is None else merged.means(fit.terms - terms), question)
+        directions = seen.next(step if merged is None else merged.means(step), question)
         along: Array = ask(CurvatureAlong(question, directions))
-        sums, wrong = seen.look(sums, directions, along if merged is None else merged.spread(along))
+        seen, wrong = seen.look(directions, along if merged is None else merged.spread(along))
         if wrong <= SURE:
             break
-        fit = fitted(sums, first)
+        step = first.again(prior, terms, sums.gradient, seen.curvature, steeper=steeper) - terms
+    sums = replace(sums, curvature=[own.whole() for own in seen.curvature])
     return Newton(rounded(fitted(sums).terms - terms), sums, units)
 
 
@@ -186,29 +187,35 @@ def _at_first(by_cell: ByCell, sizes: Sequence[int], merged: MergedColumns | Non
 @final
 @dataclass(frozen=True)
 class _Seen:
-    """Of each output the directions along which its curvature is known, and what it does to them."""
+    """Of each output what is known of its curvature, and the directions along which it is known."""
 
-    known: list[list[tuple[Array, Array]]]
+    curvature: Sequence[Corrected]
+    directions: Sequence[Sequence[tuple[Array, Array]]]
+    """Each with what the curvature does to it."""
+
+    @staticmethod
+    def of(curvature: Sequence[Array]) -> _Seen:
+        return _Seen([Corrected.of(base) for base in curvature], [() for _ in curvature])
 
     def next(self, steps: Array, question: CellSums) -> Array:
         """Directions for the next look, by the steps that seem best: at no row they add up to more than 1."""
-        directions = np.stack([conjugate(step, own) for step, own in zip(steps, self.known, strict=True)])
+        directions = np.stack([conjugate(step, own) for step, own in zip(steps, self.directions, strict=True)])
         sizes = question.cells[question.columns].astype(np.int64)
         first = np.concatenate([[0], 1 + np.cumsum(sizes) - sizes])
         most = np.maximum.reduceat(np.abs(directions), first, axis=1).sum(axis=1, keepdims=True)
         found: Array = np.rint(FINE * directions / np.maximum(most, 1e-300) * (1.0 - 2.0**-20)) / FINE
         return found
 
-    def look(self, sums: Sums, directions: Array, along: Array) -> tuple[Sums, float]:
-        """The sums with a better curvature; and how wrong it has been along the directions, as a share of it."""
-        found, wrong = list(sums.curvature), 0.0
+    def look(self, directions: Array, along: Array) -> tuple[_Seen, float]:
+        """What is known then; and how wrong the curvature has been along the directions, as a share of it."""
+        found, seen, wrong = list(self.curvature), list(self.directions), 0.0
         for k, (v, own) in enumerate(zip(directions, along, strict=True)):
-            now, right = float(v @ found[k] @ v), float(v @ own)
+            now, right = float(v @ (found[k] @ v)), float(v @ own)
             if now > 0.0 and right > 1e-6 * now:
                 wrong = max(wrong, abs(now - right) / right)
-                found[k] = corrected(found[k], v, own)
-                self.known[k].append((v, own))
-        return replace(sums, curvature=found), wrong
+                found[k] = found[k].along(v, own)
+                seen[k] = (*seen[k], (v, own))
+        return _Seen(found, seen), wrong
 
 
 def safe_step(found: Newton, c: int, rows: int, ask: AskInRound, f_of: Callable[[Array], Function]) -> Array:

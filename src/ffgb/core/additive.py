@@ -11,14 +11,14 @@ of w ~ N(0, C T² C') given the quadratic of that gradient and curvature.  Scale
 (MacKay's fixed point).
 
 H is a matrix over pairs of cells that nobody tells.  It begins as if columns were independent (`independent`), and is
-put right along one direction after another, when it is known what H does to it (`corrected`): Broyden, Fletcher,
+put right along one direction after another, when it is known what H does to it (`Corrected`): Broyden, Fletcher,
 Goldfarb and Shanno's formula.  NumPy alone; nothing here knows of clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -160,6 +160,53 @@ class Fit:
     """(c,)."""
     freedom: float
     """Effective parameters, the mean over outputs."""
+    factors: Sequence[Array] = field(repr=False)
+    """Of each output, the Cholesky factor of the posterior's precision (`_factor`)."""
+
+    def again(
+        self, prior: Prior, terms: Array, gradient: Array, curvature: Sequence[Corrected], *, steeper: float = 1.0
+    ) -> Array:
+        """The terms for a better curvature, with the same scales: by Woodbury's formula, without another factor."""
+        spread, found = _deviations(prior, self.scale), list[Array]()
+        for factor, own, phi, w, g in zip(self.factors, curvature, self.dispersion, terms, gradient, strict=True):
+            aim = spread * ((steeper * (own @ w) - g) @ prior.basis) / phi
+            moved = spread[:, None] * (prior.basis.T @ own.vectors.T) * np.sqrt(steeper / phi)
+            both = cho_solve((factor, True), np.column_stack([aim, moved]))
+            u, back = both[:, 0], both[:, 1:]
+            if len(own.weights):
+                u = u - back @ np.linalg.solve(np.diag(1.0 / own.weights) + moved.T @ back, moved.T @ u)
+            found.append(prior.basis @ (spread * u))
+        return np.stack(found)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """A curvature, and what was put right since: base + Σ weight · vector vector'."""
+
+    base: Array
+    vectors: Array
+    weights: Array
+
+    @staticmethod
+    def of(base: Array) -> Corrected:
+        """A curvature of which nothing was put right yet."""
+        return Corrected(base, np.zeros((0, len(base))), np.zeros(0))
+
+    def __matmul__(self, v: Array) -> Array:
+        found: Array = self.base @ v + (self.weights * (self.vectors @ v)) @ self.vectors
+        return found
+
+    def along(self, v: Array, known: Array) -> Corrected:
+        """A curvature that does to v what is known of it, and is otherwise as before."""
+        now = self @ v
+        vectors = np.concatenate([self.vectors, [now, known]])
+        return replace(self, vectors=vectors, weights=np.append(self.weights, [-1.0 / (v @ now), 1.0 / (v @ known)]))
+
+    def whole(self) -> Array:
+        """The matrix."""
+        found: Array = self.base + (self.vectors.T * self.weights) @ self.vectors
+        return found
 
 
 def posterior(
@@ -170,24 +217,20 @@ def posterior(
     dispersed: bool,
     steeper: float = 1.0,
     iterations: int = 12,
-    known: Fit | None = None,
 ) -> Fit:
     """The terms of all columns, from those at which the sums were taken, (c, 1 + cells).
 
     `dispersed`: the loss is not a log likelihood, and its scale is estimated, too.  `steeper` multiplies the curvature:
-    of several outputs that are coupled only the diagonal is known.  The scales are those of a fit that is `known`.
+    of several outputs that are coupled only the diagonal is known.
     """
     c, scale = len(terms), np.full(len(prior.shared), FIRST_SCALE)
     heights = np.array([max(float(gram[0, 0]), 1e-12) for gram in sums.curvature])
     dispersion = np.maximum(sums.square / heights, 1e-9) if dispersed else np.ones(c)
-    if known is not None:
-        scale, dispersion, iterations = known.scale, known.dispersion, 0
-    grams = [steeper * gram for gram in sums.curvature]
     # scales are found by the mean curvature of all outputs, so that an iteration factors one matrix
-    mean = sum(grams[1:], grams[0]) / c
+    mean = sum(sums.curvature[1:], sums.curvature[0]) * (steeper / c)
     inner = prior.inner(mean)
     aims = (terms @ mean - sums.gradient) @ prior.basis
-    freedom = 0.0 if known is None else known.freedom
+    freedom = 0.0
     for _ in range(iterations):
         spread, phi = _deviations(prior, scale), float(dispersion.mean())
         factor = _factor(inner, spread, phi)
@@ -196,17 +239,16 @@ def posterior(
         freedom = float(len(left) - left.sum())
         if dispersed:
             step = (u * spread) @ prior.basis.T - terms
-            dispersion = _dispersion(sums, grams, step, freedom, heights)
+            dispersion = _dispersion(sums, steeper, step, freedom, heights)
         before, scale = scale, _scales(prior, u, left, scale)
         if np.abs(np.log(scale / before)).max(initial=0.0) < SETTLED:
             break
-    spread = _deviations(prior, scale)
-    inners = [inner] if c == 1 else [prior.inner(gram) for gram in grams]
-    found = [
-        _solved(prior, own, spread, phi, gram @ w - g)
-        for gram, own, phi, w, g in zip(grams, inners, dispersion, terms, sums.gradient, strict=True)
-    ]
-    return Fit(np.stack(found), scale, dispersion, freedom)
+    spread, found, factors = _deviations(prior, scale), list[Array](), list[Array]()
+    for gram, phi, w, g in zip(sums.curvature, dispersion, terms, sums.gradient, strict=True):
+        factors.append(_factor(inner if c == 1 else prior.inner(gram), spread, phi if c == 1 else phi / steeper))
+        u = spread * cho_solve((factors[-1], True), spread * ((steeper * (gram @ w) - g) @ prior.basis) / phi)
+        found.append(prior.basis @ u)
+    return Fit(np.stack(found), scale, dispersion, freedom, factors)
 
 
 def independent(curvature: Array, sizes: Sequence[int]) -> Array:
@@ -226,12 +268,10 @@ def of_means(gram: Array, heads: Array, shares: Array) -> Array:
 
     What nothing is known of has no curvature: else a step would go on along it, and no gradient would ever stop it.
     """
-    at, share = np.append(0, 1 + heads), np.append(1.0, shares)
-    summed = np.zeros_like(gram)
-    np.add.at(summed, at, gram)
-    both = np.zeros_like(gram)
-    np.add.at(both, at, summed.T)
-    found: Array = share[:, None] * both.T[at][:, at] * share
+    at, share, size = np.append(0, 1 + heads), np.append(1.0, shares), len(gram)
+    pairs = (at[:, None] * size + at).ravel()
+    together = np.bincount(pairs, gram.ravel(), size * size)[pairs].reshape(size, size)
+    found: Array = share[:, None] * together * share
     return found
 
 
@@ -240,21 +280,6 @@ def conjugate(direction: Array, before: Sequence[tuple[Array, Array]]) -> Array:
     for v, along in before:
         direction = direction - v * (along @ direction / (along @ v))
     return direction
-
-
-def corrected(gram: Array, v: Array, along: Array) -> Array:
-    """A curvature that does to v what is known of it, and is otherwise as before."""
-    now = gram @ v
-    found: Array = gram - now[:, None] * (now / (v @ now)) + along[:, None] * (along / (v @ along))
-    return found
-
-
-def _solved(prior: Prior, inner: Array, spread: Array, dispersion: float, aim: Array) -> Array:
-    """The posterior mean of one output's terms."""
-    factor = _factor(inner, spread, dispersion)
-    u = spread * cho_solve((factor, True), spread * (aim @ prior.basis) / dispersion)
-    found: Array = prior.basis @ u
-    return found
 
 
 def _deviations(prior: Prior, scale: Array) -> Array:
@@ -291,11 +316,10 @@ def _scales(prior: Prior, whitened: Array, left: Array, scale: Array) -> Array:
     return found
 
 
-def _dispersion(sums: Sums, grams: Sequence[Array], step: Array, freedom: float, heights: Array) -> Array:
+def _dispersion(sums: Sums, steeper: float, step: Array, freedom: float, heights: Array) -> Array:
     """Σ g² after the step, by the quadratic, for each row beyond the effective parameters."""
-    gain = np.array([2.0 * g @ d + d @ gram @ d for g, d, gram in zip(sums.gradient, step, grams, strict=True)]) * (
-        heights / sums.rows
-    )
+    known = zip(sums.gradient, step, sums.curvature, strict=True)
+    gain = np.array([2.0 * g @ d + steeper * (d @ gram @ d) for g, d, gram in known]) * (heights / sums.rows)
     after = np.maximum(sums.square + np.minimum(gain, 0.0), 1e-6 * sums.square)
     share = max(1.0 - freedom / sums.rows, 0.1)
     found: Array = np.maximum(after / heights / share, 1e-9)
