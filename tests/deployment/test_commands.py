@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
@@ -100,13 +101,20 @@ def test_a_site_with_one_class_says_what_it_would_send(sites: Path) -> None:
     assert said.count("question MergedHistograms") > 1  # its trees grow, as those of all sites will
 
 
-def words_of(sites: Path, *more: Any) -> str:
+def words_of(sites: Path, *more: Any, data: str = "east.csv") -> str:
     """What an owner is shown, without the ends of lines."""
-    return " ".join(run(sites, *CLIENT, "--dry-run", *more).stderr.split())
+    return " ".join(run(sites, "client", "--data", data, "--target", "digit", "--dry-run", *more).stderr.split())
+
+
+def few(sites: Path) -> str:
+    """A file with few columns and classes: the learner by default is soon rehearsed."""
+    table = pd.read_csv(sites / "east.csv")
+    table.loc[table["digit"] < 2, ["p20", "p30", "p43", "digit"]].to_csv(sites / "few.csv", index=False)
+    return "few.csv"
 
 
 def test_an_owner_is_told_in_words_what_leaves(sites: Path) -> None:
-    said = words_of(sites)
+    said = words_of(sites, data=few(sites))
     assert "sums of prediction errors over the rows in wider intervals of a column" in said
     assert "sums of products of two features" not in said
     said = words_of(sites, *FEATURES)
@@ -135,7 +143,7 @@ def test_the_rules_of_a_policy_are_told(sites: Path) -> None:
     mark = ":".join(["0c1d"] * 8)
     rules += f'[participants]\nnorth = "{mark}"\nwest = "{mark}"\n'
     (sites / "policy.toml").write_text(rules)
-    said = words_of(sites, "--policy", "policy.toml")
+    said = words_of(sites, "--policy", "policy.toml", data=few(sites))
     assert "sums over at least 3 sites" in said
     assert "may only be north, west, with the keys in the policy" in said
     assert "The server is not trusted: more than two thirds must be in it." in said

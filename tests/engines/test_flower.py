@@ -262,7 +262,7 @@ def test_consent_holds_for_a_site_with_an_empty_column(learner: str, files: list
 
 def test_consent_to_a_blend_holds_for_columns_of_few_values(tmp_path: Path, caplog: Any) -> None:
     """A rehearsal has many values in each column, too many for an additive model; all sites together have few."""
-    columns, files = 30, []
+    columns, files = 12, []
     for i, name in enumerate(SITES):
         x = np.random.default_rng(i).integers(0, 3, (100, columns))
         rows = [",".join([*map(str, row), "ab"[int(row[0] + row[1] > 2)]]) for row in x]
