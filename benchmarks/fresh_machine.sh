@@ -24,7 +24,7 @@ for k, name in enumerate(("east", "north", "west")):
     table = np.column_stack([digits.data, digits.target])[k::3]
     np.savetxt(f"{name}.csv", table, "%d", ",", header=header, comments="")
 P
-  printf 'target = "digit"\nrounds = 10\n' > run.toml
+  printf 'target = "digit"\nlearner = "features"\nfeatures = 512\nrounds = 10\n' > run.toml
 }
 invitations() {
   local name
