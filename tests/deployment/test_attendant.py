@@ -524,7 +524,7 @@ def test_more_bytes_than_agreed_are_not_sent(hospital: Site) -> None:
 
 def test_a_full_disk_is_the_owners_to_mend(hospital: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Site) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "/home/hospital/ledger.jsonl")
+        raise OSError(errno.ENOSPC, "No space left on device", "hospital/ledger.jsonl")
 
     told: list[str] = []
     attendant = Attendant(hospital, SETTINGS, None, say=told.append)
@@ -532,4 +532,4 @@ def test_a_full_disk_is_the_owners_to_mend(hospital: Site, monkeypatch: pytest.M
     data, said = attendant.answer({}, {"hello": True})
     assert data == {}
     assert said == {"failed": "this site cannot read or write its own files; its owner sees which"}
-    assert "No space left on device (/home/hospital/ledger.jsonl); put that right: the server asks again" in told
+    assert "No space left on device (hospital/ledger.jsonl); put that right: the server asks again" in told
