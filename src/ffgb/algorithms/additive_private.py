@@ -65,10 +65,14 @@ SCREENED_CURVED = 0.5
 NARROWER, NARROWEST = 2.0, 0.02
 """Residuals of numbers are clipped at so many root mean squares; and at this part of the bounds, at least."""
 LEAVES = 256
-NATURAL = 0.4**2
-"""The variance of numbers between −1 and 1, roughly: prior variances are in units of it."""
-
 Kind = Literal["binary", "classes", "numbers"]
+FEW: Mapping[str, float] = {"binary": 8.0, "classes": 8.0, "numbers": 2.0}
+"""With fewer effective rows everything is spent on rounds."""
+MOST_SCALE: Mapping[str, float] = {"binary": 100.0, "classes": 100.0, "numbers": 2.0}
+"""Of a prior, in units of the dispersion.  Where all residuals of a cell are clipped, EM cannot tell how far off its
+term is: without a bound, a term that is wrong from the noise of early rounds makes its prior wider, and stays."""
+LEAST_OF_PAIR = 1e-3
+"""The scale of a new pair at least, in units of the dispersion."""
 
 
 @final
@@ -120,7 +124,7 @@ class Plan:
     @property
     def few(self) -> bool:
         """So few rows that everything is spent on rounds."""
-        return self.effective < BINS[0]
+        return self.effective < FEW[self.kind]
 
     @property
     def bins(self) -> int:
@@ -291,9 +295,8 @@ class Fitting:
         blocks = CellBlocks.of([((c, identity[c]),) for c in range(m)], self.cells)
         kernels = tuple(self._kernel(c) for c in range(m))
         groups, cross = self._two_way()
-        self.priors = Priors(
-            blocks, kernels, m, cross, groups, 0 if plan.few else 2, NATURAL if plan.kind == "numbers" else 1.0
-        )
+        updates = 0 if plan.few and plan.kind != "numbers" else 2
+        self.priors = Priors(blocks, kernels, m, cross, groups, updates, MOST_SCALE[plan.kind])
         self.reach, self.spread = 1.0, 1.0
         self.history: list[list[Released]] = [[] for _ in range(plan.outputs)]
         start = Fitted(0.0, np.zeros(int(blocks.starts[-1])), self.priors.first_scales(), np.zeros(0))
@@ -391,7 +394,8 @@ class Fitting:
         noise = np.full(len(self.priors.blocks), deviation)
         one = curved * (self.reach if plan.kind == "numbers" else 1.0)
         if plan.kind == "numbers":
-            mean = squares / plan.rows_in_all
+            # around the mean, which the constant takes off
+            mean = squares / plan.rows_in_all - (self._sum(residual[0]) / plan.rows_in_all) ** 2
             self.spread = math.sqrt(max(mean, NARROWEST**2 * self.reach**2))
             # clips that are too narrow are never widened again
             sure = mean + 2.0 * deviation / (question.squares * plan.rows_in_all)
@@ -406,16 +410,18 @@ class Fitting:
         if plan.kind == "numbers":
             self.reach = min(self.reach, narrower)
 
+    def _sum(self, by_cell: Array) -> float:
+        """Over all rows: each block has the same sum, with the noise of its cells."""
+        starts = self.priors.blocks.starts
+        return float(np.average(np.add.reduceat(by_cell, starts[:-1]), weights=1.0 / np.diff(starts)))
+
     def _move(self) -> None:
         """The first round as if it had been asked at the mean rates."""
-        c, starts = max(self.plan.outputs, 2), self.priors.blocks.starts
+        c = max(self.plan.outputs, 2)
         rates = []
         for (released,) in self.history:
-            sums = np.add.reduceat(released.residual, starts[:-1])
-            rows = np.add.reduceat(released.curvature, starts[:-1]) / ((1.0 / c) * (1.0 - 1.0 / c))
-            sure = 1.0 / np.diff(starts)
-            mean = np.average(sums, weights=sure) / max(float(np.average(rows, weights=sure)), 1.0)
-            rates.append(float(np.clip(1.0 / c - mean, 0.01, 0.99)))
+            rows = self._sum(released.curvature) / ((1.0 / c) * (1.0 - 1.0 / c))
+            rates.append(float(np.clip(1.0 / c - self._sum(released.residual) / max(rows, 1.0), 0.01, 0.99)))
         for k, rate in enumerate(rates):
             constant = math.log(rate / (1.0 - rate)) if self.plan.kind == "binary" else math.log(rate)
             self.history[k][0] = moved(self.history[k][0], rate, 1.0 / c, constant)
@@ -423,11 +429,19 @@ class Fitting:
     def _fit(self) -> None:
         """The terms from all rounds so far."""
         numbers, c = self.plan.kind == "numbers", self.plan.outputs
-        dispersion, steeper = (self.spread**2 if numbers else 1.0), (c / (c - 1.0) if c > 1 else 1.0)
+        steeper = c / (c - 1.0) if c > 1 else 1.0
+        first = self.priors.first_scales() * self.dispersion
         self.fitted = [
-            self.priors.fit(history, fitted.scale, dispersion, steeper=steeper, flat=numbers)
+            self.priors.fit(
+                history, first if len(history) == 1 else fitted.scale, self.dispersion, steeper=steeper, flat=numbers
+            )
             for history, fitted in zip(self.history, self.fitted, strict=True)
         ]
+
+    @property
+    def dispersion(self) -> float:
+        """The variance of a row's residual beside its curvature: of numbers the mean square of the last round."""
+        return self.spread**2 if self.plan.kind == "numbers" else 1.0
 
     def _screen(self, most: int) -> None:
         """Give terms to the pairs of columns for which there is most evidence."""
@@ -465,8 +479,7 @@ class Fitting:
         share = held / held.sum()
         prior = purified(np.kron(smooth(int(sizes[0])), smooth(int(sizes[1]))), held, sizes)
         aim = -(residual - share * residual.sum())
-        dispersion = self.spread**2 if self.plan.kind == "numbers" else 1.0
-        return evidence(aim, np.diag(held) - np.outer(held, share), deviation**2, dispersion, prior)
+        return evidence(aim, np.diag(held) - np.outer(held, share), deviation**2, self.dispersion, prior)
 
     def _extend(self, pairs: Sequence[Any], scales: list[float]) -> None:
         """Terms for some pairs, zero to begin with."""
@@ -475,7 +488,7 @@ class Fitting:
         priors = self.priors
         self.priors = replace(priors, blocks=priors.blocks.joined(more), kernels=(*priors.kernels, *kernels))
         zeros = np.zeros(int(more.starts[-1]))
-        grown = np.maximum(np.array(scales), 1e-3)
+        grown = np.maximum(np.array(scales), LEAST_OF_PAIR * self.dispersion)
         self.fitted = [
             replace(f, terms=np.concatenate([f.terms, zeros]), scale=np.concatenate([f.scale, grown]))
             for f in self.fitted
