@@ -62,11 +62,12 @@ MOST_PAIRS = 4
 CURVED: Mapping[str, float] = {"binary": math.sqrt(8.0), "classes": 2.0, "numbers": 0.35}
 """What curvature is multiplied with, so that the norm of a row is hardly larger with it than without."""
 SCREENED_CURVED = 0.5
-NARROWER, NARROWEST = 2.0, 0.02
-"""Residuals of numbers are clipped at so many root mean squares; and at this part of the bounds, at least."""
+NARROWER, NARROWEST, SURELY = 2.0, 0.02, 2.0
+"""Residuals of numbers are clipped at so many root mean squares; at this part of the last clip, at least; and the mean
+square is taken with so many deviations of its noise more."""
 LEAVES = 256
 Kind = Literal["binary", "classes", "numbers"]
-FEW: Mapping[str, float] = {"binary": 8.0, "classes": 8.0, "numbers": 2.0}
+FEW: Mapping[str, float] = {"binary": BINS[0], "classes": BINS[0], "numbers": 2.0}
 """With fewer effective rows everything is spent on rounds."""
 MOST_SCALE: Mapping[str, float] = {"binary": 100.0, "classes": 100.0, "numbers": 2.0}
 """Of a prior, in units of the dispersion.  Where all residuals of a cell are clipped, EM cannot tell how far off its
@@ -120,6 +121,11 @@ class Plan:
     def effective(self) -> float:
         """Rows of a bin's worth of noise: by it follow the number of bins and whether two-way counts are worth it."""
         return self.mu / self.rows * self.rows_in_all / (ROWS_OF_A_BIN * math.sqrt(len(self.public)))
+
+    @property
+    def scarce(self) -> bool:
+        """Too few rows for a search for pairs, and for many rounds."""
+        return self.effective < BINS[0]
 
     @property
     def few(self) -> bool:
@@ -337,8 +343,11 @@ class Fitting:
     def run(self) -> None:
         """All rounds, and the search for pairs between them."""
         plan = self.plan
-        pairs = min(plan.pairs, len(self.cells) * (len(self.cells) - 1) // 2) * (not plan.few)
-        rounds = FEW_ROUNDS if plan.few else BEFORE_PAIRS + AFTER_PAIRS if pairs else ROUNDS
+        pairs = min(plan.pairs, len(self.cells) * (len(self.cells) - 1) // 2) * (not plan.scarce)
+        if plan.scarce:
+            rounds = FEW_ROUNDS if plan.few else BEFORE_PAIRS
+        else:
+            rounds = BEFORE_PAIRS + AFTER_PAIRS if pairs else ROUNDS
         left = 1.0 - (0.0 if plan.few else HISTOGRAMS + (TWO_WAY if len(self.cells) > 1 else 0.0))
         left -= SCREEN if pairs else 0.0
         parts = GROWTH ** np.arange(rounds)[::-1]
@@ -398,7 +407,7 @@ class Fitting:
             mean = squares / plan.rows_in_all - (self._sum(residual[0]) / plan.rows_in_all) ** 2
             self.spread = math.sqrt(max(mean, NARROWEST**2 * self.reach**2))
             # clips that are too narrow are never widened again
-            sure = mean + 2.0 * deviation / (question.squares * plan.rows_in_all)
+            sure = mean + SURELY * deviation / (question.squares * plan.rows_in_all)
             narrower = NARROWER * math.sqrt(max(sure, NARROWEST**2 * self.reach**2))
         for k in range(plan.outputs):
             fitted = self.fitted[k]
