@@ -61,7 +61,8 @@ LEAST_EVIDENCE = 4.0
 MOST_PAIRS = 4
 CURVED: Mapping[str, float] = {"binary": math.sqrt(8.0), "classes": 2.0, "numbers": 0.35}
 """What curvature is multiplied with, so that the norm of a row is hardly larger with it than without."""
-SCREENED_CURVED = 0.5
+SCREENED_CURVED, SCREENED_REACH = 0.5, 0.5
+"""In the search for pairs of numbers: what curvature is multiplied with, and the clip beside that of a round."""
 NARROWER, NARROWEST, SURELY = 2.0, 0.02, 2.0
 """Residuals of numbers are clipped at so many root mean squares; at this part of the last clip, at least; and the mean
 square is taken with so many deviations of its noise more."""
@@ -357,13 +358,15 @@ class Fitting:
                 self._screen(pairs)
             self._round(part, first=t == 0)
 
-    def _question(self, blocks: CellBlocks, part: float, *, first: bool, curved: float) -> ResidualSums:
-        """Residuals and curvature at the model so far."""
+    def _question(
+        self, blocks: CellBlocks, part: float, *, reach: float, curved: float, first: bool = False
+    ) -> ResidualSums:
+        """Residuals, clipped at this reach, and curvature at the model so far."""
         plan, kind = self.plan, self.plan.kind
         model = self.priors.blocks
-        norm = self._norm(first=first, curved=curved)
+        norm = self._norm(reach, first=first, curved=curved)
         # the mean square has its part of the same noise
-        spread = norm * math.sqrt(len(blocks) * SQUARES / (1.0 - SQUARES)) / self.reach**2 if kind == "numbers" else 0.0
+        spread = norm * math.sqrt(len(blocks) * SQUARES / (1.0 - SQUARES)) / reach**2 if kind == "numbers" else 0.0
         whole = norm * math.sqrt(len(blocks) / (1.0 - SQUARES if kind == "numbers" else 1.0))
         return ResidualSums(
             self.features,
@@ -374,7 +377,7 @@ class Fitting:
             np.stack([fitted.terms for fitted in self.fitted]),
             plan.centre,
             plan.scale,
-            self.reach,
+            reach,
             curved,
             norm,
             spread,
@@ -382,11 +385,11 @@ class Fitting:
             **plan.costs(part),
         )
 
-    def _norm(self, *, first: bool, curved: float) -> float:
+    def _norm(self, reach: float, *, first: bool, curved: float) -> float:
         """Of a row in a block, at most: in the first round all probabilities are the same."""
         kind, c = self.plan.kind, max(self.plan.outputs, 2)
         if kind == "numbers":
-            return self.reach * math.sqrt(1.0 + curved**2)
+            return reach * math.sqrt(1.0 + curved**2)
         outputs = 1.0 if kind == "binary" else float(c)
         if first:
             of_residual = 0.25 if kind == "binary" else 1.0 - 1.0 / c
@@ -397,7 +400,7 @@ class Fitting:
         plan = self.plan
         first = first and plan.kind != "numbers"
         curved = 2.0 if first else CURVED[plan.kind]
-        question = self._question(self.priors.blocks, part, first=first, curved=curved)
+        question = self._question(self.priors.blocks, part, reach=self.reach, curved=curved, first=first)
         residual, curvature, squares = self.ask(question)
         deviation = plan.deviation(question) * question.unit
         noise = np.full(len(self.priors.blocks), deviation)
@@ -462,10 +465,12 @@ class Fitting:
         fine = [groups_of(self.held[c], OF_PAIR, orders[c]) for c in columns]
         blocks = all_pairs(coarse, self.cells)
         curved = SCREENED_CURVED if plan.kind == "numbers" else CURVED[plan.kind]
-        question = self._question(blocks, SCREEN, first=False, curved=curved)
+        # which pairs there are is seen with less noise in the middle of the residuals
+        reach = SCREENED_REACH * self.reach if plan.kind == "numbers" else self.reach
+        question = self._question(blocks, SCREEN, reach=reach, curved=curved)
         residual, curvature, _ = self.ask(question)
         deviation = plan.deviation(question) * question.unit
-        one = curved * (self.reach if plan.kind == "numbers" else 1.0)
+        one = curved * (reach if plan.kind == "numbers" else 1.0)
         found = []
         for k, (i, j) in enumerate(combinations(range(len(coarse)), 2)):
             over = slice(blocks.starts[k], blocks.starts[k + 1])
