@@ -90,3 +90,24 @@ def test_the_page_has_the_further_tables() -> None:
         assert [table, f"{line['rows']:,}", line["task"], epsilon, *shown] in cells
         assert len(line["ours"]) == 5
     assert re.search(r"\| mean rank", page())
+
+
+def test_no_other_setting_was_better_on_held_out_training_rows() -> None:
+    """And the page has the means over tables, ε and seeds."""
+    found = results("private_settings")
+    names = ("bike_sharing", "flight_delays", "cal_housing")
+    mean = {
+        what: float(np.mean([scores for name in names for scores in tables[name].values()]))
+        for what, tables in found.items()
+    }
+    assert all(set(tables) == set(names) for tables in found.values())
+    assert mean["as it is"] == max(mean.values())
+    shown = {cells[0].partition(":")[0]: cells[1:4] for cells in rows_of(page()) if len(cells) == 4}
+    for words, less, more in (
+        ("scale of the priors", "priors 0.3", "priors 3"),
+        ("clip of residuals, root mean squares", "clip 1.5", "clip 3"),
+        ("the mean square with deviations of its noise", "deviations 0", "deviations 4"),
+        ("pairs", "pairs 2", "pairs 8"),
+    ):
+        assert shown[words] == [f"{mean[what]:.4f}" for what in (less, "as it is", more)]
+    assert shown["no pairs"][0] == f"{mean['pairs 0']:.4f}"

@@ -35,12 +35,22 @@ def agreement(h: Any, x: Any, f: Any) -> float:
     return float(np.corrcoef(h(x)[:, 0], f)[0, 1])
 
 
-def fitted(kind: Kind, x: Any, y: Any, epsilon: float, **more: Any) -> tuple[Any, Any, list[PrivateQuestion]]:
+def fitted(
+    kind: Kind,
+    x: Any,
+    y: Any,
+    epsilon: float,
+    *,
+    scale: float = 4.0,
+    noise: int = 0,
+    public: Public = PUBLIC,
+    **more: Any,
+) -> tuple[Any, Any, list[PrivateQuestion]]:
     """The model, and the questions that it took, with the noise of one curator."""
-    rng, asked, known = np.random.default_rng(0), list[PrivateQuestion](), dict[int, Any]()
+    rng, asked, known = np.random.default_rng(noise), list[PrivateQuestion](), dict[int, Any]()
     outputs = 3 if kind == "classes" else 1
     values = {"pairs": 0, **more}
-    plan = Plan(PUBLIC, kind, outputs, 0.0, 4.0, len(x), 1, 1, mu_of(epsilon, 1e-5), 0, **values)
+    plan = Plan(public, kind, outputs, 0.0, scale, len(x), 1, 1, mu_of(epsilon, 1e-5), 0, **values)
 
     def ask(question: Any) -> Any:
         if isinstance(question, ColumnCounts) and asked:
@@ -87,6 +97,41 @@ def test_numbers() -> None:
     x_new, f_new = table(2000, 2)
     error = np.sqrt(np.mean((4.0 * h(x_new)[:, 0] - f_new) ** 2))
     assert error < 0.5 * f_new.std()
+
+
+@pytest.mark.parametrize("noise", range(4))
+def test_bounds_that_are_far_too_wide_do_little_harm(noise: int) -> None:
+    """Clips, priors and the weights of rounds follow the residuals, and not the bounds of the target."""
+    x, f = table(6000, 0)
+    x_new, f_new = table(2000, 2)
+    errors = []
+    for scale in (4.0, 400.0):
+        h = fitted("numbers", x, f, 4.0, pairs=2, scale=scale, noise=noise)[1]
+        errors.append(np.sqrt(np.mean((scale * h(x_new)[:, 0] - f_new) ** 2)))
+    assert errors[1] < 1.1 * errors[0]
+
+
+@pytest.mark.parametrize("noise", range(4))
+def test_a_heavy_tail_moves_no_prediction_far_off(noise: int) -> None:
+    """A few rows near bounds that are 100 standard deviations away, and cells with few rows."""
+    x, f = table(12000, 0)
+    x[:, 0] = np.round(x[:, 0] * 2.0) / 2.0
+    rng = np.random.default_rng(3)
+    y = f + rng.standard_normal(len(f)) + np.where(rng.random(len(f)) < 0.001, 50.0, 0.0)
+    x_new, f_new = table(2000, 2)
+    h = fitted("numbers", x, y, 4.0, pairs=4, scale=200.0, noise=noise)[1]
+    assert np.abs(200.0 * h(x_new)[:, 0] - f_new).max() < 8.0
+
+
+@pytest.mark.parametrize("noise", range(4))
+def test_few_rows_and_columns_that_say_the_same(noise: int) -> None:
+    """Two-way counts tell that columns depend on each other: without them an effect is added up once a column."""
+    x = np.repeat(table(4000, 0)[0][:, :1], 10, axis=1)
+    public = Public(tuple("abcdefghij"), tuple((i,) for i in range(10)), (-1,) * 10, (-3.0,) * 10, (3.0,) * 10)
+    fitting, h, _ = fitted("numbers", x, 2.0 * x[:, 0], 1.0, public=public, noise=noise)
+    assert fitting.plan.scarce
+    assert not fitting.plan.few
+    assert np.mean((4.0 * h(x)[:, 0] - 2.0 * x[:, 0]) ** 2) < 0.5 * 4.0
 
 
 def test_several_classes() -> None:

@@ -18,7 +18,7 @@ def test_a_training_with_clips_passes() -> None:
 
 
 def test_a_training_without_clips_is_noticed() -> None:
-    found = membership(kind="numbers", rows=300, epsilon=4.0, clips=False, runs=20)
+    found = membership(kind="numbers", rows=60, epsilon=4.0, clips=False, runs=20)
     assert found["right"] > 0.95
     assert found["proven"] > 4.0
 

@@ -61,14 +61,20 @@ LEAST_EVIDENCE = 4.0
 MOST_PAIRS = 4
 CURVED: Mapping[str, float] = {"binary": math.sqrt(8.0), "classes": 2.0, "numbers": 0.35}
 """What curvature is multiplied with, so that the norm of a row is hardly larger with it than without."""
-SCREENED_CURVED = 0.5
-NARROWER, NARROWEST = 2.0, 0.02
-"""Residuals of numbers are clipped at so many root mean squares; and at this part of the bounds, at least."""
+SCREENED_CURVED, SCREENED_REACH = 0.5, 0.5
+"""In the search for pairs of numbers: what curvature is multiplied with, and the clip beside that of a round."""
+NARROWER, NARROWEST, SURELY = 2.0, 0.02, 2.0
+"""Residuals of numbers are clipped at so many root mean squares; at this part of the last clip, at least; and the mean
+square is taken with so many deviations of its noise more."""
 LEAVES = 256
-NATURAL = 0.4**2
-"""The variance of numbers between −1 and 1, roughly: prior variances are in units of it."""
-
 Kind = Literal["binary", "classes", "numbers"]
+FEW: Mapping[str, float] = {"binary": BINS[0], "classes": BINS[0], "numbers": 2.0}
+"""With fewer effective rows everything is spent on rounds."""
+MOST_SCALE: Mapping[str, float] = {"binary": 100.0, "classes": 100.0, "numbers": 2.0}
+"""Of a prior, in units of the dispersion.  Where all residuals of a cell are clipped, EM cannot tell how far off its
+term is: without a bound, a term that is wrong from the noise of early rounds makes its prior wider, and stays."""
+LEAST_OF_PAIR = 1e-3
+"""The scale of a new pair at least, in units of the dispersion."""
 
 
 @final
@@ -118,9 +124,14 @@ class Plan:
         return self.mu / self.rows * self.rows_in_all / (ROWS_OF_A_BIN * math.sqrt(len(self.public)))
 
     @property
+    def scarce(self) -> bool:
+        """Too few rows for a search for pairs, and for many rounds."""
+        return self.effective < BINS[0]
+
+    @property
     def few(self) -> bool:
         """So few rows that everything is spent on rounds."""
-        return self.effective < BINS[0]
+        return self.effective < FEW[self.kind]
 
     @property
     def bins(self) -> int:
@@ -291,9 +302,8 @@ class Fitting:
         blocks = CellBlocks.of([((c, identity[c]),) for c in range(m)], self.cells)
         kernels = tuple(self._kernel(c) for c in range(m))
         groups, cross = self._two_way()
-        self.priors = Priors(
-            blocks, kernels, m, cross, groups, 0 if plan.few else 2, NATURAL if plan.kind == "numbers" else 1.0
-        )
+        updates = 0 if plan.few and plan.kind != "numbers" else 2
+        self.priors = Priors(blocks, kernels, m, cross, groups, updates, MOST_SCALE[plan.kind])
         self.reach, self.spread = 1.0, 1.0
         self.history: list[list[Released]] = [[] for _ in range(plan.outputs)]
         start = Fitted(0.0, np.zeros(int(blocks.starts[-1])), self.priors.first_scales(), np.zeros(0))
@@ -334,8 +344,11 @@ class Fitting:
     def run(self) -> None:
         """All rounds, and the search for pairs between them."""
         plan = self.plan
-        pairs = min(plan.pairs, len(self.cells) * (len(self.cells) - 1) // 2) * (not plan.few)
-        rounds = FEW_ROUNDS if plan.few else BEFORE_PAIRS + AFTER_PAIRS if pairs else ROUNDS
+        pairs = min(plan.pairs, len(self.cells) * (len(self.cells) - 1) // 2) * (not plan.scarce)
+        if plan.scarce:
+            rounds = FEW_ROUNDS if plan.few else BEFORE_PAIRS
+        else:
+            rounds = BEFORE_PAIRS + AFTER_PAIRS if pairs else ROUNDS
         left = 1.0 - (0.0 if plan.few else HISTOGRAMS + (TWO_WAY if len(self.cells) > 1 else 0.0))
         left -= SCREEN if pairs else 0.0
         parts = GROWTH ** np.arange(rounds)[::-1]
@@ -345,13 +358,15 @@ class Fitting:
                 self._screen(pairs)
             self._round(part, first=t == 0)
 
-    def _question(self, blocks: CellBlocks, part: float, *, first: bool, curved: float) -> ResidualSums:
-        """Residuals and curvature at the model so far."""
+    def _question(
+        self, blocks: CellBlocks, part: float, *, reach: float, curved: float, first: bool = False
+    ) -> ResidualSums:
+        """Residuals, clipped at this reach, and curvature at the model so far."""
         plan, kind = self.plan, self.plan.kind
         model = self.priors.blocks
-        norm = self._norm(first=first, curved=curved)
+        norm = self._norm(reach, first=first, curved=curved)
         # the mean square has its part of the same noise
-        spread = norm * math.sqrt(len(blocks) * SQUARES / (1.0 - SQUARES)) / self.reach**2 if kind == "numbers" else 0.0
+        spread = norm * math.sqrt(len(blocks) * SQUARES / (1.0 - SQUARES)) / reach**2 if kind == "numbers" else 0.0
         whole = norm * math.sqrt(len(blocks) / (1.0 - SQUARES if kind == "numbers" else 1.0))
         return ResidualSums(
             self.features,
@@ -362,7 +377,7 @@ class Fitting:
             np.stack([fitted.terms for fitted in self.fitted]),
             plan.centre,
             plan.scale,
-            self.reach,
+            reach,
             curved,
             norm,
             spread,
@@ -370,11 +385,11 @@ class Fitting:
             **plan.costs(part),
         )
 
-    def _norm(self, *, first: bool, curved: float) -> float:
+    def _norm(self, reach: float, *, first: bool, curved: float) -> float:
         """Of a row in a block, at most: in the first round all probabilities are the same."""
         kind, c = self.plan.kind, max(self.plan.outputs, 2)
         if kind == "numbers":
-            return self.reach * math.sqrt(1.0 + curved**2)
+            return reach * math.sqrt(1.0 + curved**2)
         outputs = 1.0 if kind == "binary" else float(c)
         if first:
             of_residual = 0.25 if kind == "binary" else 1.0 - 1.0 / c
@@ -385,16 +400,17 @@ class Fitting:
         plan = self.plan
         first = first and plan.kind != "numbers"
         curved = 2.0 if first else CURVED[plan.kind]
-        question = self._question(self.priors.blocks, part, first=first, curved=curved)
+        question = self._question(self.priors.blocks, part, reach=self.reach, curved=curved, first=first)
         residual, curvature, squares = self.ask(question)
         deviation = plan.deviation(question) * question.unit
         noise = np.full(len(self.priors.blocks), deviation)
         one = curved * (self.reach if plan.kind == "numbers" else 1.0)
         if plan.kind == "numbers":
-            mean = squares / plan.rows_in_all
+            # around the mean, which the constant takes off
+            mean = squares / plan.rows_in_all - (self._sum(residual[0]) / plan.rows_in_all) ** 2
             self.spread = math.sqrt(max(mean, NARROWEST**2 * self.reach**2))
             # clips that are too narrow are never widened again
-            sure = mean + 2.0 * deviation / (question.squares * plan.rows_in_all)
+            sure = mean + SURELY * deviation / (question.squares * plan.rows_in_all)
             narrower = NARROWER * math.sqrt(max(sure, NARROWEST**2 * self.reach**2))
         for k in range(plan.outputs):
             fitted = self.fitted[k]
@@ -406,16 +422,18 @@ class Fitting:
         if plan.kind == "numbers":
             self.reach = min(self.reach, narrower)
 
+    def _sum(self, by_cell: Array) -> float:
+        """Over all rows: each block has the same sum, with the noise of its cells."""
+        starts = self.priors.blocks.starts
+        return float(np.average(np.add.reduceat(by_cell, starts[:-1]), weights=1.0 / np.diff(starts)))
+
     def _move(self) -> None:
         """The first round as if it had been asked at the mean rates."""
-        c, starts = max(self.plan.outputs, 2), self.priors.blocks.starts
+        c = max(self.plan.outputs, 2)
         rates = []
         for (released,) in self.history:
-            sums = np.add.reduceat(released.residual, starts[:-1])
-            rows = np.add.reduceat(released.curvature, starts[:-1]) / ((1.0 / c) * (1.0 - 1.0 / c))
-            sure = 1.0 / np.diff(starts)
-            mean = np.average(sums, weights=sure) / max(float(np.average(rows, weights=sure)), 1.0)
-            rates.append(float(np.clip(1.0 / c - mean, 0.01, 0.99)))
+            rows = self._sum(released.curvature) / ((1.0 / c) * (1.0 - 1.0 / c))
+            rates.append(float(np.clip(1.0 / c - self._sum(released.residual) / max(rows, 1.0), 0.01, 0.99)))
         for k, rate in enumerate(rates):
             constant = math.log(rate / (1.0 - rate)) if self.plan.kind == "binary" else math.log(rate)
             self.history[k][0] = moved(self.history[k][0], rate, 1.0 / c, constant)
@@ -423,11 +441,19 @@ class Fitting:
     def _fit(self) -> None:
         """The terms from all rounds so far."""
         numbers, c = self.plan.kind == "numbers", self.plan.outputs
-        dispersion, steeper = (self.spread**2 if numbers else 1.0), (c / (c - 1.0) if c > 1 else 1.0)
+        steeper = c / (c - 1.0) if c > 1 else 1.0
+        first = self.priors.first_scales() * self.dispersion
         self.fitted = [
-            self.priors.fit(history, fitted.scale, dispersion, steeper=steeper, flat=numbers)
+            self.priors.fit(
+                history, first if len(history) == 1 else fitted.scale, self.dispersion, steeper=steeper, flat=numbers
+            )
             for history, fitted in zip(self.history, self.fitted, strict=True)
         ]
+
+    @property
+    def dispersion(self) -> float:
+        """The variance of a row's residual beside its curvature: of numbers the mean square of the last round."""
+        return self.spread**2 if self.plan.kind == "numbers" else 1.0
 
     def _screen(self, most: int) -> None:
         """Give terms to the pairs of columns for which there is most evidence."""
@@ -439,10 +465,12 @@ class Fitting:
         fine = [groups_of(self.held[c], OF_PAIR, orders[c]) for c in columns]
         blocks = all_pairs(coarse, self.cells)
         curved = SCREENED_CURVED if plan.kind == "numbers" else CURVED[plan.kind]
-        question = self._question(blocks, SCREEN, first=False, curved=curved)
+        # which pairs there are is seen with less noise in the middle of the residuals
+        reach = SCREENED_REACH * self.reach if plan.kind == "numbers" else self.reach
+        question = self._question(blocks, SCREEN, reach=reach, curved=curved)
         residual, curvature, _ = self.ask(question)
         deviation = plan.deviation(question) * question.unit
-        one = curved * (self.reach if plan.kind == "numbers" else 1.0)
+        one = curved * (reach if plan.kind == "numbers" else 1.0)
         found = []
         for k, (i, j) in enumerate(combinations(range(len(coarse)), 2)):
             over = slice(blocks.starts[k], blocks.starts[k + 1])
@@ -465,8 +493,7 @@ class Fitting:
         share = held / held.sum()
         prior = purified(np.kron(smooth(int(sizes[0])), smooth(int(sizes[1]))), held, sizes)
         aim = -(residual - share * residual.sum())
-        dispersion = self.spread**2 if self.plan.kind == "numbers" else 1.0
-        return evidence(aim, np.diag(held) - np.outer(held, share), deviation**2, dispersion, prior)
+        return evidence(aim, np.diag(held) - np.outer(held, share), deviation**2, self.dispersion, prior)
 
     def _extend(self, pairs: Sequence[Any], scales: list[float]) -> None:
         """Terms for some pairs, zero to begin with."""
@@ -475,7 +502,7 @@ class Fitting:
         priors = self.priors
         self.priors = replace(priors, blocks=priors.blocks.joined(more), kernels=(*priors.kernels, *kernels))
         zeros = np.zeros(int(more.starts[-1]))
-        grown = np.maximum(np.array(scales), 1e-3)
+        grown = np.maximum(np.array(scales), LEAST_OF_PAIR * self.dispersion)
         self.fitted = [
             replace(f, terms=np.concatenate([f.terms, zeros]), scale=np.concatenate([f.scale, grown]))
             for f in self.fitted

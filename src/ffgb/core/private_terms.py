@@ -1,10 +1,11 @@
 """The posterior mean of an additive model's terms from sums with known noise: computed from totals alone.
 
-In each round sums of residuals G and of curvature h by cells come with noise.  Rounds are averaged with weights that
-forget old ones, each about the terms at which it was asked: a quadratic at the mean terms w̄.  With the curvature
-matrix H, whose blocks between columns come from two-way counts, and a smooth prior Λ a column,
-w = ΛH(HΛH + φH + N)⁻¹(Hw̄ − Ḡ), where N is the noise and φ the variance of a row (1 for classes).  The scales of
-Λ are found by a few steps of EM.
+In each round sums of residuals G and of curvature h by cells come with noise.  Rounds are averaged, each about the
+terms at which it was asked: a quadratic at the mean terms w̄.  Of classes the weights forget old rounds; of numbers,
+where all rounds tell of the same quadratic, they are precisions.  With the curvature matrix H, whose blocks between
+columns come from two-way counts, and a smooth prior Λ a column, w = ΛH(HΛH + φH + N)⁻¹(Hw̄ − Ḡ), where N is the
+noise and φ the variance of a row (1 for classes).  The scales of Λ are found by a few steps of EM, in units of φ: so
+bounds of a target that are far too wide do little harm.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ FORGET = 0.7
 REACH, OWN = 0.5, 0.1
 """Of a smooth prior: the correlation's reach in parts of a column's range, and the share of a cell's own."""
 FIRST, OF_PAIRS = 0.3, 0.05
-"""Scales to begin with."""
+"""Scales to begin with, in units of the dispersion."""
 PULL, TOWARDS = 4.0, 0.1
-"""A weak prior of the scales: so many numbers of this variance."""
+"""A weak prior of the scales: so many numbers of this variance, in units of the dispersion."""
+LEAST = 1e-5
+"""The smallest scale, in units of the dispersion."""
 TINY = 1e-9
 FLOOR = 0.03
 """Of the curvature's eigenvalues beside the diagonal: two-way counts with noise may say less."""
@@ -71,14 +74,14 @@ def averaged(
 ) -> tuple[list[Array], list[Array], list[Array], list[float]]:
     """Of each block: mean terms, residuals, curvature, and the variance of the residuals' noise.
 
-    A block that came later has fewer rounds.  `flat`: curvature is the same in all rounds.
+    A block that came later has fewer rounds.  `flat`: curvature is the same in all rounds (numbers).
     """
     starts = blocks.starts
     terms, residual, curvature, noise = list[Array](), list[Array](), list[Array](), list[float]()
     for k, (start, end) in enumerate(pairwise(starts)):
         mine = [r for r in history if len(r.noise) > k]
         over = slice(start, end)
-        q = _weights(len(mine))
+        q = _weights(mine, k, flat=flat)
         p = np.array([1.0 / r.of_curvature[k] ** 2 for r in mine]) if flat else q
         p = p / p.sum()
         deviation = float(np.sqrt(p**2 @ np.array([r.of_curvature[k] ** 2 for r in mine])))
@@ -89,8 +92,10 @@ def averaged(
     return terms, residual, curvature, noise
 
 
-def _weights(rounds: int) -> Array:
-    weights = FORGET ** np.arange(rounds)[::-1]
+def _weights(history: Sequence[Released], block: int, *, flat: bool) -> Array:
+    """How much each round counts: a first one, with wide clips, has hundreds of times the noise of the last."""
+    precision = np.array([1.0 / r.noise[block] ** 2 for r in history])
+    weights = precision if flat else FORGET ** np.arange(len(history))[::-1]
     found: Array = weights / weights.sum()
     return found
 
@@ -111,11 +116,12 @@ class Priors:
     """The group of each cell in these, of each column."""
     updates: int
     """Steps of EM; none keeps the first scales."""
-    natural: float = 1.0
-    """The variance that effects are measured in."""
+    most: float = 100.0
+    """The largest scale, in units of the dispersion."""
 
     def first_scales(self) -> Array:
-        return self.natural * np.where(np.arange(len(self.kernels)) < self.mains, FIRST, OF_PAIRS)
+        """In units of the dispersion."""
+        return np.where(np.arange(len(self.kernels)) < self.mains, FIRST, OF_PAIRS)
 
     def fit(
         self, history: Sequence[Released], scale: Array, dispersion: float, *, steeper: float = 1.0, flat: bool = False
@@ -128,7 +134,7 @@ class Priors:
         whole = float(np.median([h.sum() for h in curvature]))
         share = [h / h.sum() for h in curvature]
         held = [p * whole for p in share]
-        q = _weights(len(history))
+        q = _weights(history, 0, flat=flat)
         constant, slope = self._constant(history, q)
         found, scales = self._mains(terms, residual, held, share, noise, scale, dispersion, steeper)
         for k in range(self.mains, len(self.kernels)):
@@ -161,7 +167,7 @@ class Priors:
         g = np.concatenate([r - p * r.sum() for r, p in zip(residual[:m], share[:m], strict=True)])
         N = np.concatenate([np.full(len(h), v) for h, v in zip(held[:m], noise[:m], strict=True)])
         w, scales = posterior(
-            H @ at - g, H, np.diag(N), dispersion, self.kernels[:m], scale[:m], self.updates, self.natural
+            H @ at - g, H, np.diag(N), dispersion, self.kernels[:m], scale[:m], self.updates, self.most
         )
         ends = np.cumsum([len(h) for h in held[:m]])[:-1]
         return [part - p @ part for part, p in zip(np.split(w, ends), share, strict=False)], list(scales)
@@ -175,7 +181,7 @@ class Priors:
         H = (np.diag(held) - np.outer(held, share)) * steeper
         aim = H @ at - (residual - share * residual.sum())
         first, noisy = np.array([scale]), noise * np.eye(len(held))
-        w, scales = posterior(aim, H, noisy, dispersion, [prior], first, self.updates, self.natural)
+        w, scales = posterior(aim, H, noisy, dispersion, [prior], first, self.updates, self.most)
         return w, float(scales[0])
 
     def _matrix(self, held: list[Array], share: list[Array]) -> Array:
@@ -204,7 +210,7 @@ def _positive(H: Array, held: Array) -> Array:
 
 def posterior(
     aim: Array, H: Array, noise: Array, dispersion: float, kernels: Sequence[Array], scale: Array, updates: int,
-    natural: float = 1.0,
+    most: float,
 ) -> tuple[Array, Array]:  # fmt: skip
     """ΛH(HΛH + φH + N)⁻¹ aim, and the scales of the kernels in Λ after some steps of EM."""
     ends = np.concatenate([[0], np.cumsum([len(k) for k in kernels])])
@@ -224,7 +230,8 @@ def posterior(
         for j, (part, kernel) in enumerate(zip(parts, kernels, strict=True)):
             left = scale[j] * kernel - scale[j] ** 2 * kernel @ A[part, part] @ kernel
             size = w[part] @ inverses[j] @ w[part] + np.sum(inverses[j] * left)
-            scale[j] = np.clip((size + PULL * TOWARDS * natural) / (ranks[j] + PULL), 1e-5 * natural, 100.0 * natural)
+            pulled = (size + PULL * TOWARDS * dispersion) / (ranks[j] + PULL)
+            scale[j] = np.clip(pulled, LEAST * dispersion, most * dispersion)
     return w, scale
 
 
@@ -256,7 +263,7 @@ def evidence(aim: Array, H: Array, noise: float, dispersion: float, kernel: Arra
     values = np.maximum(values, 0.0)
     x = (vectors.T @ np.linalg.solve(L, aim)) ** 2
     best = 0.0, 0.0
-    for scale in 10.0 ** np.arange(-4.0, 1.01, 0.25):
+    for scale in dispersion * 10.0 ** np.arange(-4.0, 1.01, 0.25):
         grown = scale * values
         ratio = 0.5 * float(np.sum(x * (1.0 - 1.0 / (1.0 + grown)) - np.log1p(grown)))
         best = max(best, (ratio, float(scale)))

@@ -46,8 +46,8 @@ CASES: Mapping[str, tuple[Kind, int, float, bool]] = {
     "two classes, few rows, ε = 1": ("binary", 300, 1.0, True),
     "two classes, few rows, ε = 4": ("binary", 300, 4.0, True),
     "two classes, all questions, ε = 4": ("binary", 1500, 4.0, True),
-    "numbers, few rows, ε = 4": ("numbers", 300, 4.0, True),
-    "numbers, few rows, ε = 4, without clips": ("numbers", 300, 4.0, False),
+    "numbers, few rows, ε = 4": ("numbers", 60, 4.0, True),
+    "numbers, few rows, ε = 4, without clips": ("numbers", 60, 4.0, False),
 }
 """What is trained, how many rows, the ε that is claimed, and whether contributions are clipped."""
 PUBLIC = Public(("a", "b"), ((0,), (1,)), (-1, -1), (-3.0, -3.0), (3.0, 3.0))
