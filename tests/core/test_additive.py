@@ -144,3 +144,16 @@ def test_terms_for_a_better_curvature_are_those_of_another_factor(dispersed: boo
     u = np.linalg.solve(precision, prior.basis.T @ (gram @ terms[0] - sums.gradient[0]) / phi)
     np.testing.assert_allclose(found, prior.basis @ u, atol=1e-9)
     assert np.abs(found - first.terms[0]).max() > 1e-3
+
+
+def test_the_curvature_of_coupled_outputs_is_multiplied() -> None:
+    x, prior = rows_of(21, 300)
+    rng = np.random.default_rng(22)
+    own = [sums_of(x, rng.standard_normal(300)) for _ in range(2)]
+    gradient, curvature = np.concatenate([s.gradient for s in own]), [s.curvature[0] * k for k, s in enumerate(own, 1)]
+    both = Sums(gradient, curvature, np.concatenate([s.square for s in own]), 300.0)
+    found = posterior(prior, both, np.zeros((2, x.shape[1])), dispersed=False, steeper=1.5, iterations=0)
+    variance = np.where(prior.group < 0, additive.FLAT, found.scale[prior.group])
+    for terms, g, gram in zip(found.terms, gradient, curvature, strict=True):
+        precision = 1.5 * prior.basis.T @ gram @ prior.basis + np.diag(1.0 / variance)
+        np.testing.assert_allclose(terms, -prior.basis @ np.linalg.solve(precision, prior.basis.T @ g), atol=1e-9)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ BLEND = {"learner": "blend", "task": "regression", "bins": 16, "trees_a_round": 
 """With as many leaves as suit the rows: a site's rehearsal has more rows than the training."""
 
 
+@contextmanager
+def federation(folder: Path) -> Iterator[None]:
+    """A server and three sites that have trained; the sites are still there."""
+    port = free_port()
+    with ExitStack() as held:
+        lines = invite(folder, port)
+        process = held.enter_context(server(folder, port))
+        for name in NAMES:
+            held.enter_context(client(folder, name, lines[name]))
+        logs = [folder / f"{name}.log" for name in ("server", *NAMES)]
+        assert process.wait(timeout=120) == 0, "\n".join(log.read_text() for log in logs)
+        yield
+
+
 @pytest.mark.parametrize("learner", ["additive"])
 def test_three_sites_boost_times_until_an_event(learner: str, tmp_path: Path) -> None:
     """The Cox loss between real sites, under masks: the model and scores of one machine, and hazards stay at sites."""
@@ -34,14 +49,7 @@ def test_three_sites_boost_times_until_an_event(learner: str, tmp_path: Path) ->
             tmp_path / f"{name}.csv", index=False
         )
     (tmp_path / "run.toml").write_text(f'target = "days,died"\nlearner = "{learner}"\nrounds = 2\n')
-    port = free_port()
-    with ExitStack() as held:
-        lines = invite(tmp_path, port)
-        process = held.enter_context(server(tmp_path, port))
-        for name in NAMES:
-            held.enter_context(client(tmp_path, name, lines[name]))
-        logs = [tmp_path / f"{name}.log" for name in ("server", *NAMES)]
-        assert process.wait(timeout=120) == 0, "\n".join(log.read_text() for log in logs)
+    with federation(tmp_path):
         until(lambda: len(list(tmp_path.glob("state/**/model-1/config.json"))) == 3, 20.0, "sites keep the model")
         kept = [json.loads(file.read_text()) for file in tmp_path.glob("state/**/model-1/scores.json")]
     together = Model.load(tmp_path / "run")
@@ -62,14 +70,8 @@ def test_three_sites_boost_times_until_an_event(learner: str, tmp_path: Path) ->
 def test_three_sites_grow_the_trees_of_one_machine(given: dict[str, Any], secure: str, tmp_path: Path) -> None:
     words = "".join(f"{name} = {value!r}\n" for name, value in {**given, "secure": secure}.items())
     write_sites(tmp_path, 2, f'target = "digit"\n{words}', classes=3, pixels=range(26, 32))
-    port = free_port()
-    with ExitStack() as held:
-        lines = invite(tmp_path, port)
-        process = held.enter_context(server(tmp_path, port))
-        for name in NAMES:
-            held.enter_context(client(tmp_path, name, lines[name]))
-        logs = [tmp_path / f"{name}.log" for name in ("server", *NAMES)]
-        assert process.wait(timeout=120) == 0, "\n".join(log.read_text() for log in logs)
+    with federation(tmp_path):
+        pass
     together = Model.load(tmp_path / "run").f.tensors()
     alone = train(Config(data=files(tmp_path), target="digit", rounds=2, **given), workers=0).model.f.tensors()
     assert together.keys() == alone.keys()
