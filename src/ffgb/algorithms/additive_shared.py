@@ -20,6 +20,7 @@ from ffgb.algorithms.ffgb_shared import fit
 from ffgb.algorithms.trees_shared import TreesShared, units_of_round
 from ffgb.core.additive import Column, Corrected, Fit, Prior, Sums, conjugate, independent, of_means, posterior
 from ffgb.core.cell_sums import ByCell, CellSums, CurvatureAlong
+from ffgb.core.draws import Draws
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
@@ -132,19 +133,21 @@ def newton_step(
     together: int,
     folds: Folds | None = None,
     least: int = 1,
+    draws: Draws | None = None,
 ) -> Newton:
     """The Newton step of some entries of f, whose terms share their scales.
 
     `known` are the rows of all clients, and whether some have weights.  The first `together` entries are those of the
     classes, or targets; the others are the same in versions of f that are trained without some rows.  Cells of these
-    are merged until the difference from the first version is a sum over at least `least` rows, or none.
+    are merged until the difference from the first version is a sum over at least `least` rows, or none.  `draws` says
+    from which rows sums are.
     """
     family, (rows_of_all, weighted) = cast(BoostedTrees, f.family), known
     layout, columns = family.layout, family.layout.usable.astype(np.int32)
     # of losses whose curvature is 1 at most it is taken to be 1: such a step never goes too far
     flat = loss.smooth and not loss.classification and not weighted
     units = units_of_round(loss, ask, rows_of_all, None, weighted=weighted, flat=flat)
-    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, folds)
+    question = CellSums(units, layout.cells.astype(np.int16), columns, layout.width, outputs, folds, None, draws)
     merged = None
     if folds is not None and least > 1:
         merged = MergedColumns.of(ask(NodeRows(question.single)), layout, columns, least)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ffgb.algorithms import Algorithm, AskInRound, Cells, Chosen, Step
 from ffgb.algorithms.additive_shared import fits, newton_step, safe_step
-from ffgb.algorithms.trees_shared import TreesShared, flat_curvature, grow_trees, units_of_round
+from ffgb.algorithms.trees_shared import Sampling, TreesShared, flat_curvature, grow_trees, units_of_round
 from ffgb.core.folds import Folds, HeldOut, Judged
 from ffgb.core.functions import Block, Family, Function, OpenSum
 from ffgb.core.geometry import Geometry
@@ -153,8 +153,10 @@ class Blended(Cells):
         """A Newton step of the additive model, which is the last strand, and the beginning of the shallow trees."""
         family, first = cast(BoostedTrees, f.family), 2 * self.each * c
         outputs = np.arange(first, first + self.each * c, dtype=np.int32)
-        known = self.deep.rows, self.deep.weighted
-        found = newton_step(f, loss, ask, known, outputs, c, self.folds, self.deep.least)
+        known, draws = (self.deep.rows, self.deep.weighted), self.deep.draws
+        if draws is not None:  # in the first round all strands have the same gradient
+            draws = replace(draws, first=True)
+        found = newton_step(f, loss, ask, known, outputs, c, self.folds, self.deep.least, draws)
         columns = family.layout.usable.astype(np.int32)
 
         def whole(some: Array) -> Function:
@@ -185,12 +187,14 @@ class Blended(Cells):
         while grown is None:
             flat = flat_curvature(loss) and not self.deep.weighted
             units = units_of_round(loss, ask, self.deep.rows, self.deep.bits, weighted=self.deep.weighted, flat=flat)
-            grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), self.deep.least, self.folds)
+            rules = Sampling(self.deep.least, self.folds, self.deep.draws)
+            grown = grow_trees(ask, family, finders, units, np.array(outputs, np.int32), rules)
         trees, square = grown
         h = family.zero()
         for strand, start, end in zip(growing, ends, ends[1:], strict=False):
             h = h + family.sum_of(trees[start:end], outputs[start:end], strand.rate / strand.side_by_side)
-        return h, self.deep.measured(trees[: self.deep.side_by_side * c], square[:c])
+        some = slice(self.deep.side_by_side * c)
+        return h, self.deep.measured(trees[some], square[some], c)
 
     # What rows say that a version has not seen
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast, final
+from typing import Literal, NamedTuple, cast, final
 
 import numpy as np
 
 from ffgb.algorithms import Algorithm, AskInRound, Cells, Step
 from ffgb.algorithms.ffgb_shared import fit
+from ffgb.core.draws import Draws
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family, Function
 from ffgb.core.geometry import Geometry
@@ -35,6 +36,8 @@ from ffgb.settings import LEARNER, METHOD, Setting, Values
 
 SHARE, LEAST_COLUMNS = 0.3, 4
 """Of a tree's columns, if no one says."""
+ROW_SHARE = 0.8
+"""Of the rows, for each tree, if no one says."""
 
 
 @final
@@ -57,6 +60,8 @@ class TreesShared(Cells):
     """Of the sums; None: as few as are fine enough."""
     least: int = 1
     """Rows of all clients in each cell of a node whose gradients are summed, or none: cells with fewer are merged."""
+    draws: Draws | None = None
+    """The rows that each tree is grown from; None: all."""
     seed: int = 0
     start_values: tuple[float, ...] = ()
     """f^0, a constant."""
@@ -86,6 +91,7 @@ class TreesShared(Cells):
             tuple(config.monotone),
             None,
             least_in_total(config),
+            Draws.of(ROW_SHARE if config.row_share is None else config.row_share, config.seed),
             config.seed,
         )
 
@@ -128,10 +134,11 @@ class TreesShared(Cells):
         columns = self.columns_of(t, len(outputs), family.layout.usable)
         grown = None
         while grown is None:
-            grown = grow_trees(ask, family, self.finders(columns, family), units, outputs, self.least)
+            rules = Sampling(self.least, None, self.draws)
+            grown = grow_trees(ask, family, self.finders(columns, family), units, outputs, rules)
         trees, square = grown
         h = family.sum_of(trees, outputs, self.rate / self.side_by_side)
-        return Step(h, 1.0, 1.0, False, self.measured(trees, square))
+        return Step(h, 1.0, 1.0, False, self.measured(trees, square, loss.outputs))
 
     def columns_of(self, t: int, trees: int, usable: Array) -> Array:
         """The columns that each tree may split, (trees, k)."""
@@ -156,16 +163,26 @@ class TreesShared(Cells):
         signs = _signs(self.monotone, family)
         return [Finder(some, family.layout, self.growth, signs) for some in columns]
 
-    def measured(self, trees: Sequence[Grown], square: Array) -> Mapping[str, float | None]:
-        """γ of the trees' mean is at least the mean of the trees' γ, for norms are convex; a tree an output each."""
+    def measured(self, trees: Sequence[Grown], square: Array, outputs: int) -> Mapping[str, float | None]:
+        """γ of the trees' mean is at least the mean of the trees' γ, for norms are convex; a tree an output each.
+
+        The norm is that of the rows that a tree is grown from, whose Σ‖φ‖² is `square`.
+        """
         if self.weighted:
             return {"gamma": None, "explained": None, "noise": None}
-        outputs, rows, found = len(square), self.rows, []
-        for k in range(self.side_by_side):
-            some = trees[k * outputs : (k + 1) * outputs]
-            inner = -sum(float(tree.values[tree.leaves] @ tree.sums[tree.leaves, GRADIENT]) for tree in some)
-            own = sum(float(np.square(tree.values[tree.leaves]) @ tree.sums[tree.leaves, ROWS]) for tree in some)
-            found.append(fit(inner / rows, own / rows, float(square.sum()) / rows))
+        found = []
+        for k in range(0, len(trees), outputs):
+            inner, own, whole = 0.0, 0.0, 0.0
+            for tree, phi in zip(trees[k : k + outputs], square[k : k + outputs].tolist(), strict=True):
+                values, sums, rows = (
+                    tree.values[tree.leaves],
+                    tree.sums[tree.leaves],
+                    max(float(tree.sums[0, ROWS]), 1.0),
+                )
+                inner -= float(values @ sums[:, GRADIENT]) / rows
+                own += float(np.square(values) @ sums[:, ROWS]) / rows
+                whole += phi / rows
+            found.append(fit(inner, own, whole))
         gamma, explained = np.mean(found, axis=0)
         return {"gamma": float(gamma), "explained": float(explained), "noise": None}
 
@@ -186,28 +203,38 @@ def units_of_round(
     return Units.of(gradient, hessian, rows, bits, flat=flat)
 
 
+class Sampling(NamedTuple):
+    """Which rows are in the sums that trees are grown from."""
+
+    least: int = 1
+    """Rows in each cell of a node, or none."""
+    folds: Folds | None = None
+    """What versions of f are trained without; None: there is one, trained with all rows."""
+    draws: Draws | None = None
+    """Each tree's share of the rows; None: all."""
+
+
 def grow_trees(
     ask: AskInRound,
     family: BoostedTrees,
     finders: Sequence[Finder],
     units: Units,
     outputs: Array,
-    least: int = 1,
-    folds: Folds | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008  (it is a constant)
 ) -> tuple[list[Grown], Array] | None:
-    """Trees that grow side by side, a level an exchange; and Σ‖φ‖² of each output.
+    """Trees that grow side by side, a level an exchange; and Σ‖φ‖² over the rows of each.
 
-    It is two exchanges if cells of a node with fewer than `least` rows are merged: rows by cell come first.
+    It is two exchanges if cells of a node with few rows are merged: rows by cell come first.
 
     None if a client has left in between, whose rows are in some of the sums: then all must be asked again.
     """
-    layout = family.layout
+    layout, least = family.layout, sampling.least
     trees = [Growing(finder, layout) for finder in finders]
     columns = np.stack([finder.columns for finder in finders]).astype(np.int32)
-    square, who = np.zeros(len(units.gradient)), list[int]()
+    square, who = np.zeros(len(trees)), list[int]()
     first = True
     while any(tree.wanted for tree in trees):
-        question = _question(trees, columns, layout, units, outputs, first, folds)
+        question = _question(trees, columns, layout, units, outputs, first, sampling)
         total: Histograms = ask(question if least <= 1 else _merged(ask, trees, question, layout, least))
         if total.square is not None:
             square, who = total.square, list(ask.present)
@@ -237,7 +264,7 @@ def _question(
     units: Units,
     outputs: Array,
     first: bool,
-    folds: Folds | None,
+    sampling: Sampling,
 ) -> HistogramsOf:
     """What the trees want, of those that still grow."""
     splits = [tree.splits if tree.wanted else tree.splits[:0] for tree in trees]
@@ -249,7 +276,8 @@ def _question(
     number = np.repeat(np.arange(len(trees), dtype=np.int16), [len(s) for s in splits])
     asked = np.array([(k, node) for k, tree in enumerate(trees) for node in tree.wanted], np.int32)
     cells = layout.cells.astype(np.int16)
-    return HistogramsOf(units, cells, outputs, columns, number, together, asked, first, folds)
+    more = first, sampling.folds, sampling.draws
+    return HistogramsOf(units, cells, outputs, columns, number, together, asked, *more)
 
 
 def _signs(monotone: Sequence[str], family: BoostedTrees) -> Array:
@@ -287,6 +315,16 @@ SETTINGS = (
         unset=f"{SHARE}, but at least {LEAST_COLUMNS} columns",
         above=0.0,
         most=1.0,
+    ),
+    Setting(
+        "row_share",
+        "number",
+        "Share of the rows that a tree is grown from, drawn for each with a secret of the site (trees, blend).",
+        LEARNER,
+        unset=f"{ROW_SHARE}",
+        above=0.0,
+        most=1.0,
+        when="1 takes all rows: then the difference of two trees' sums may tell something about single rows.",
     ),
     Setting(
         "growth",

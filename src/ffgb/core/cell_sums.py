@@ -8,13 +8,14 @@ whole multiple of a public unit before it is added (exact_sums.py), so a total h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
+from ffgb.core.draws import Draws
 from ffgb.core.exact_sums import EXACT, SHORT, counted, weighed, whole
 from ffgb.core.folds import Folds
 from ffgb.core.histograms import Histograms, HistogramsOf, Units
@@ -58,6 +59,8 @@ class CellSums(RoundQuestion):
     """Versions of f are trained without some rows each; the first is trained with all."""
     heads: Array | None = None
     """Of each cell of each output, the cell of the same column that has its sums (merged_cells.py); None: its own."""
+    draws: Draws | None = None
+    """Of the rows, for each output; None: all."""
 
     @cached_property
     def _merged(self) -> HistogramsOf | MergedHistograms:
@@ -69,7 +72,9 @@ class CellSums(RoundQuestion):
         trees = np.arange(len(self.outputs), dtype=np.int32)
         columns, roots = np.tile(self.columns, (len(trees), 1)), np.stack([trees, 0 * trees], axis=1)
         none, number = Splits.of([], [], [], self.width), np.zeros(0, np.int16)
-        return HistogramsOf(self.units, self.cells, self.outputs, columns, number, none, roots, True, self.folds)
+        return HistogramsOf(
+            self.units, self.cells, self.outputs, columns, number, none, roots, True, self.folds, self.draws
+        )
 
     @property
     def sums(self) -> Mapping[str, Sum]:
@@ -85,8 +90,7 @@ class CellSums(RoundQuestion):
         histograms: Histograms = self._merged.total(sums)
         by_cell = self.with_all(np.stack(list(histograms.nodes)))  # (outputs, 3, 1 + cells)
         assert histograms.square is not None
-        square = histograms.square[self.outputs]
-        return ByCell(by_cell[:, GRADIENT], by_cell[:, HESSIAN], by_cell[:, ROWS], square)
+        return ByCell(by_cell[:, GRADIENT], by_cell[:, HESSIAN], by_cell[:, ROWS], histograms.square)
 
     def with_all(self, by_cell: Array) -> Array:
         """Sums by cell, (…, cells), with the sum of all rows before them."""
@@ -144,21 +148,27 @@ class CurvatureAlong(RoundQuestion):
         f, y = known(here.f), known(here.y)
         h = np.ones(f.shape) if self.of.units.flat else weighed(here, here.loss.curvature(f, y))
         found = np.zeros((len(self.of.outputs), int(sizes.sum())))
-        for own, output, direction, unit in zip(found, self.of.outputs, self.directions, self._units, strict=True):
+        each = zip(found, self.of.outputs, self.directions, self._units, strict=True)
+        for tree, (own, output, direction, unit) in enumerate(each):
             along = np.full(len(z), direction[0])
             for cells in z.T:  # column by column, so that no row depends on the others
                 along += direction[1 + cells]
             values = whole(h[:, output] * along, unit)
-            if (outside := self._outside(here, int(output), f.shape[1])) is not None:
+            for outside in self._outside(here, tree, int(output), f.shape[1]):
                 values[outside] = 0.0
             own += np.bincount(z.ravel(), np.repeat(values, z.shape[1]), len(own))
         places, merged = self.of.places
         return {"along": np.bincount(merged, found.ravel(), len(places))}
 
-    def _outside(self, here: Here, output: int, outputs: int) -> Array | None:
-        """The rows that the version of an output is trained without."""
-        folds = self.of.folds
-        return None if folds is None else folds.outside(here.points, output // (outputs // len(folds.without)))
+    def _outside(self, here: Here, tree: int, output: int, outputs: int) -> Iterator[Array]:
+        """The rows that the version of an output is trained without, and those that its draw leaves out."""
+        folds, draws = self.of.folds, self.of.draws
+        if folds is not None:
+            outside = folds.outside(here.points, output // (outputs // len(folds.without)))
+            yield from () if outside is None else (outside,)
+        if draws is not None:
+            left_out = draws.left_out(here.points, here.round, [tree])
+            yield from () if left_out is None else left_out
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         sums = np.add.reduceat(self._spread(own["along"]), np.cumsum(self._sizes) - self._sizes, axis=1)

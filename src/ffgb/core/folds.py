@@ -43,13 +43,8 @@ class Folds:
         return points.once(f"folds {self.number} {self.seed}", lambda: self._dealt(points.x))
 
     def _dealt(self, x: Array) -> Array:
-        hashed = _hashes(x.reshape(len(x), -1), self.seed)
-        order = np.argsort(hashed, kind="stable")
-        ordered = hashed[order]
-        first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(x)])
-        rank = np.empty(len(x), np.uint64)
-        rank[order] = np.arange(len(x)) - np.repeat(first, np.diff(np.append(first, len(x))))
-        return ((hashed % np.uint64(self.number) + rank) % np.uint64(self.number)).astype(np.int16)
+        hashed = hashes_of_rows(x.reshape(len(x), -1), self.seed)
+        return ((hashed % np.uint64(self.number) + ranks(hashed)) % np.uint64(self.number)).astype(np.int16)
 
     def outside(self, points: Points, version: int) -> Array | None:
         """Which rows a version is trained without, (n,), bool; None: it is trained with all of them."""
@@ -57,7 +52,21 @@ class Folds:
         return None if fold < 0 else self.of(points) == fold
 
 
-def _hashes(x: Array, seed: int) -> Array:
+def ranks(hashed: Array) -> Array:
+    """The place of each row among the client's rows with the same number, (n,), uint64.
+
+    >>> ranks(np.array([7, 5, 7, 7, 5], np.uint64))
+    array([0, 0, 1, 2, 1], dtype=uint64)
+    """
+    order = np.argsort(hashed, kind="stable")
+    ordered = hashed[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(hashed)])
+    rank = np.empty(len(hashed), np.uint64)
+    rank[order] = np.arange(len(hashed)) - np.repeat(first, np.diff(np.append(first, len(hashed))))
+    return rank
+
+
+def hashes_of_rows(x: Array, seed: int) -> Array:
     """A number for each row that follows from its values, as float32 has them: (n,), uint64."""
     factors = stream(seed, "folds").integers(1, 2**63, size=x.shape[1], dtype=np.int64).astype(np.uint64) * 2 + 1
     found = np.empty(len(x), np.uint64)

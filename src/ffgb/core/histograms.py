@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 
+from ffgb.core.draws import Draws
 from ffgb.core.exact_sums import (
     EXACT,
     ORDERS,
@@ -197,7 +198,7 @@ class Histograms(NamedTuple):
     nodes: Sequence[Array]
     """Of each node (3, cells): gradients, Hessians and rows, the cells of one of its tree's columns after another's."""
     square: Array | None
-    """Σ g² of each output over all rows, if it was asked for."""
+    """Σ g² over the rows of each tree, if it was asked for."""
 
 
 @final
@@ -223,6 +224,8 @@ class HistogramsOf(RoundQuestion):
     """Σ g² is wanted, too."""
     folds: Folds | None = None
     """Versions of f are trained without some rows each (core/folds.py); None: there is one, trained with all."""
+    draws: Draws | None = None
+    """Each tree is grown from a share of the rows; None: from all."""
 
     @cached_property
     def _sizes(self) -> Array:
@@ -243,7 +246,7 @@ class HistogramsOf(RoundQuestion):
         names = ("gradients", "rows") if self.units.flat else ("gradients", "hessians", "rows")
         found = {name: counted(shape, bits) for name in names}
         if self.square:
-            found[SQUARES] = counted((len(self.units.gradient),))
+            found[SQUARES] = counted((len(self.outputs),))
         return found
 
     def part(self, here: Here) -> Tensors:
@@ -318,10 +321,10 @@ class HistogramsOf(RoundQuestion):
 
     @cached_property
     def _square_units(self) -> Array:
-        """Σ g² ≤ (Σ |g|)², and that is at most this many units of the gradient, squared."""
+        """Of each tree.  Σ g² ≤ (Σ |g|)², and that is at most this many units of the gradient, squared."""
         most = SHORT if self.units.bits == 32 else EXACT
         units: Array = np.square(self.units.gradient) * most * (most / EXACT)
-        return units
+        return units[self.outputs]
 
 
 def derivatives(here: Here) -> tuple[Array, Array]:
@@ -335,9 +338,10 @@ def derivatives(here: Here) -> tuple[Array, Array]:
 class _Work:
     """What a client has computed for the trees of a round.  All of it follows from f^t and the question."""
 
-    def __init__(self, here: Here, units: Units, folds: Folds | None) -> None:
+    def __init__(self, here: Here, units: Units, folds: Folds | None, draws: Draws | None) -> None:
         assert here.family is not None
-        self.f, self.units = here.f, units
+        self.f, self.units, self.draws = here.f, units, draws
+        self.points, self.round = here.points, here.round
         self.z = here.points.features(here.family.features)
         g, h = derivatives(here)
         self.gradient = _as_integers(whole(g, units.gradient), units.bits)
@@ -350,7 +354,7 @@ class _Work:
         """Of each output the rows that its version is trained without, if there are any."""
         if folds is not None:
             self._leave_out(here, folds)
-        self.together = Together(self.z, self.outside) if len(self.z) < FEW_ROWS else None
+        self.together = Together(self.z, self.outside, self._begin) if len(self.z) < FEW_ROWS else None
 
     def _leave_out(self, here: Here, folds: Folds) -> None:
         """Rows that a version is trained without add nothing."""
@@ -372,8 +376,9 @@ class _Work:
             and kept.units.bits == units.bits
             and np.array_equal(kept.units.gradient, units.gradient)
             and np.array_equal(kept.units.hessian, units.hessian)
+            and kept.draws == question.draws
         )
-        work = kept if same else _Work(here, units, question.folds)
+        work = kept if same else _Work(here, units, question.folds, question.draws)
         assert isinstance(work, _Work)
         here.points.aside = work
         if work.together is not None:
@@ -391,11 +396,19 @@ class _Work:
         arrays = (self.gradient, self.hessian, *self.position.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
+    def _begin(self, trees: Sequence[int]) -> Array:
+        """Where each row is before any split, for trees of these numbers, (trees, n)."""
+        place = np.zeros((len(trees), len(self.z)), np.int32)
+        left_out = None if self.draws is None else self.draws.left_out(self.points, self.round, trees)
+        if left_out is not None:
+            place[left_out] = NOWHERE
+        return place
+
     def move(self, k: int, output: int, splits: Splits) -> None:
         """Put each row into the node of tree k, of an output, that it belongs to."""
         before = self.splits.get(k) if self.output.get(k) == output else None
         if before is None or len(before) > len(splits) or not _equal(before, splits[: len(before)]):
-            self.position[k], self.output[k] = np.zeros(len(self.z), np.int32), output
+            self.position[k], self.output[k] = self._begin([k])[0], output
         elif len(before) == len(splits):
             return
         self.position[k] = route(splits, self.z, self.position[k])
@@ -427,11 +440,13 @@ class _Work:
         return list(sums_of_rows(rows, slots, len(nodes), columns, cells, short=self.units.bits == 32))
 
     def squares(self, question: HistogramsOf) -> Array:
-        """Σ g² of each output, each row rounded to a unit."""
-        units = self.units.gradient[:, None]
-        squares = np.square(self.gradient * units) / question._square_units[:, None]
-        total: Array = np.rint(squares).sum(axis=1)
-        return total
+        """Σ g² over the rows of each tree, each row rounded to a unit."""
+        found = np.zeros(len(question.outputs))
+        for k, (output, unit) in enumerate(zip(question.outputs, question._square_units, strict=True)):
+            position = self.position[k] if self.together is None else self.together.position[k]
+            g = self.gradient[output] * self.units.gradient[output]
+            found[k] = np.rint(np.square(g[position != NOWHERE]) / unit).sum()
+        return found
 
 
 class Rows(NamedTuple):

@@ -41,11 +41,16 @@ class NodeRows(RoundQuestion):
     @property
     def sums(self) -> Mapping[str, Sum]:
         rows = self.of.sums["rows"]
-        return {"rows": rows} if self.of.folds is None else {"rows": rows, LEFT_OUT: rows}
+        return {"rows": rows, LEFT_OUT: rows} if self._twice else {"rows": rows}
+
+    @property
+    def _twice(self) -> bool:
+        """Do versions differ by the rows of a fold alone?  Trees that draw their rows differ by many others."""
+        return self.of.folds is not None and (self.of.draws is None or self.of.draws.first)
 
     def part(self, here: Here) -> Tensors:
         found = {"rows": self.of.rows(here)}
-        return found if self.of.folds is None else {**found, LEFT_OUT: self.of.rows(here, outside=True)}
+        return {**found, LEFT_OUT: self.of.rows(here, outside=True)} if self._twice else found
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         for counts in own.values():

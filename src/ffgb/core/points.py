@@ -27,6 +27,8 @@ class Points:
     def __init__(self, i: int, x: Array, y: Array, weights: Array | None = None) -> None:
         """Without weights every row weighs 1."""
         self.i, self.x, self.y, self.weights = i, x, y, weights
+        self.secret = b""
+        """What draws of these rows depend on besides the seed (draws.py): only a real site has one."""
         self._key, self._z = "", np.empty(0)
         self._once: dict[str, Array] = {}
         self.aside: object = None

@@ -92,6 +92,8 @@ class Here:
     """What the client's site knows of its file, for questions before there are points (survey.py)."""
     family: Family | None = None
     """Where f^t lives."""
+    round: int = -1
+    """t; −1 before the first round."""
 
     def mean(self, values: Array) -> Array:
         """This client's share of the mean of values (n, ...) over all rows."""

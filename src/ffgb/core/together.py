@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, final
 
 import numpy as np
@@ -48,10 +48,11 @@ class Asked(Protocol):
 class Together:
     """Which node each of a client's few rows is in, for all trees: NumPy's indices have a dimension for trees."""
 
-    def __init__(self, z: Array, outside: Sequence[Array | None]) -> None:
-        """`outside` are the rows that the version of each output is trained without."""
+    def __init__(self, z: Array, outside: Sequence[Array | None], begin: Callable[[Sequence[int]], Array]) -> None:
+        """`outside` are the rows that the version of each output is trained without; `begin` says where rows of some
+        trees are before any split, (trees, n)."""
         none = np.zeros(len(z), bool)
-        self.z, self.outside = z, np.stack([none if some is None else some for some in outside])
+        self.z, self.begin, self.outside = z, begin, np.stack([none if some is None else some for some in outside])
         self.outputs, self.tree = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.node, self.column, self.left = np.zeros(0), np.zeros(0), np.zeros((0, 0))
         self.position = np.zeros((0, len(z)), np.int32)
@@ -64,6 +65,8 @@ class Together:
         kept = self._kept(question, tree)
         position = np.zeros((len(question.outputs), len(self.z)), np.int32)
         position[kept] = self.position[kept]
+        if len(fresh := np.setdiff1d(np.arange(len(position)), kept)):
+            position[fresh] = self.begin(fresh.tolist())
         route_all(tree, splits, self.z, position)
         self.position, self.outputs, self.tree = position, question.outputs, tree
         self.node, self.column, self.left = splits.node, splits.column, splits.left

@@ -91,8 +91,17 @@ class Site:
                 "as it is now"
             )
 
-    def move_in(self, schema: Schema, seed: int, identity: Callable[[int], Identity] | None = None) -> Resident:
-        """Its clients: one that trains and, if rows are held out, one that only reports."""
+    def move_in(
+        self,
+        schema: Schema,
+        seed: int,
+        identity: Callable[[int], Identity] | None = None,
+        secret: bytes = b"",
+    ) -> Resident:
+        """Its clients: one that trains and, if rows are held out, one that only reports.
+
+        Draws of rows depend on the site's secret.
+        """
         i, dataset = schema.names.index(self.name), self.load(schema, seed)
         if schema.counted and len(dataset.x) != schema.rows[i]:
             raise FFGBError(
@@ -103,7 +112,7 @@ class Site:
             # those that only report come after all that train, for sites that have one
             before = sum(1 for rows in schema.test_rows[:i] if rows)
             clients[len(schema.names) + before] = Holding(dataset.x_test, dataset.y_test)
-        return Resident(clients, identity)
+        return Resident(clients, identity, secret)
 
     def surveyed(self, said: Columns | None = None, least: int = LEAST) -> Surveyed:
         """What it answers from, when sites are asked about their files."""

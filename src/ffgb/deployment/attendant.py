@@ -61,6 +61,8 @@ from ffgb.runs.training import Elsewhere, train
 DEFECT = "an error at the site; its owner sees more"
 REHEARSAL_ROWS = 1000
 """Rows that a rehearsal has at least: with few, columns have fewer different values than all sites' together."""
+DRAWS = b"ffgb draws "
+"""What the secret is for by which a site draws rows, before the name of the training."""
 FAILED, FAILURES = "questions that failed", 3
 """In the ledger: questions under masks that a site could not answer, and after how many it answers no more."""
 FAILING = "a training in which it could not answer so many questions: each failure says something about its rows"
@@ -360,7 +362,7 @@ class Attendant:
         if words["moved_in"]:
             assert self.schema is not None
             seed = 0 if self.agreement is None else self.agreement.seed
-            self.resident, self.ended = self.site.move_in(self.schema, seed, self._identity()), False
+            self.resident, self.ended = self._moved_in(self.schema, seed), False
             self.resident.restore(data)
         if (i := int(words.get("surveyed", -1))) >= 0:
             host = self._surveying(i)
@@ -410,7 +412,7 @@ class Attendant:
         if self.resident is None:
             with self._in_private():
                 self._check_file()
-                self.resident, self.ended = self.site.move_in(self.schema, int(said["seed"]), self._identity()), False
+                self.resident, self.ended = self._moved_in(self.schema, int(said["seed"])), False
         clients = [int(i) for i in said["clients"]]
         question = decode(data["message"], QUESTIONS)
         self.board.asked(what_leaves(question), _when(question), len(data["message"]))
@@ -462,6 +464,11 @@ class Attendant:
         """Who this site's clients are to the others."""
         known = self.identity
         return None if known is None else lambda i: known
+
+    def _moved_in(self, schema: Schema, seed: int) -> Resident:
+        """This site's clients in a training: which rows a tree is grown from follows from a secret of the site."""
+        draws = b"" if self.identity is None else self.identity.secret(DRAWS + (self.training or "").encode())
+        return self.site.move_in(schema, seed, self._identity(), draws)
 
     def _survey(self, data: bytes, clients: Sequence[int]) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Answers about the file, before sites agree on a table."""

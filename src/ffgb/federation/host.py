@@ -51,13 +51,14 @@ class Answering(Protocol):
 class Host:
     """Clients that live in one process.  What a message describes is built once for all of them.
 
-    In a secure training its clients' numbers leave it under masks.  `identity` says who a client is to the others.
+    In a secure training its clients' numbers leave it under masks.  `identity` says who a client is to the others, and
+    draws of rows under masks depend on `secret`.
     """
 
-    def __init__(self, identity: Callable[[int], Identity] | None = None) -> None:
+    def __init__(self, identity: Callable[[int], Identity] | None = None, secret: bytes = b"") -> None:
         self.clients: dict[int, Client | Answering] = {}
         self.secured: dict[int, Secured] = {}
-        self.identity = identity or (lambda i: Simulated(str(i)))
+        self.identity, self.secret = identity or (lambda i: Simulated(str(i))), secret
         self.rolls: dict[str, bytes] = {}
         """The last messages that said who takes part, and with which keys."""
         self.reports: dict[int, Mapping[str, Any]] = {}
@@ -115,7 +116,9 @@ class Host:
                 self.secured[i] = Secured(i, self.identity(i))
             return self.secured[i].answer(sending)
         secured = self.secured.get(i)
-        if masking is None or i in masking.bare:
+        in_the_open = masking is None or i in masking.bare
+        self.clients[i].points.secret = b"" if in_the_open else self.secret
+        if masking is None or in_the_open:
             answer = self._own(i, sending, identity, 1, b"")
             if secured is not None and secured.hides and answer.kind not in OPEN:
                 raise FFGBError("in this run totals are secure, and this client's numbers leave it only under masks")
@@ -199,8 +202,13 @@ class Host:
 class Resident:
     """Clients at one place, and how they come back after the process that held them has ended."""
 
-    def __init__(self, clients: Mapping[int, Holding], identity: Callable[[int], Identity] | None = None) -> None:
-        self.host = Host(identity)
+    def __init__(
+        self,
+        clients: Mapping[int, Holding],
+        identity: Callable[[int], Identity] | None = None,
+        secret: bytes = b"",
+    ) -> None:
+        self.host = Host(identity, secret)
         for i, holding in clients.items():
             list(self.host.answers(holding.message(i), [i]))
 

@@ -26,6 +26,7 @@ import ffgb.features
 import ffgb.learners
 from ffgb.algorithms import Algorithm, Length
 from ffgb.algorithms.fedboost import Predictions
+from ffgb.core.draws import Draws
 from ffgb.core.folds import Folds
 from ffgb.core.functions import Family
 from ffgb.core.geometry import Geometry
@@ -55,7 +56,7 @@ from ffgb.user_code import label_of, named_class
 BASES = (Loss, Family, FeatureMap, Algorithm, Length, Schedule, Geometry, Question, GLMFamily)
 """A class of one of these kinds may be named in a description, in whichever file of the layers below it is."""
 PARTS = (
-    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds, CellBlocks),
+    *(Grid, Columns, Predictions, Moments, Steepness, Weighting, Units, Splits, Growth, Folds, Draws, CellBlocks),
     *(Job, Beginning, Target, Design, DesignColumn, Variable, RowModel, Survival),
 )
 """And these, which they are made of."""
