@@ -89,9 +89,9 @@ def few_between_trees(seen: Seen, least: int) -> dict[int, int]:
 def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
     """Nodes whose sums are known, by round and entry of f; those that a version is trained without are not there."""
     algorithm, groups = seen.state.job.algorithm, dict[object, dict[object, Cells]]()
-    fold = None
+    points, fold = Points(0, np.asarray(seen.dataset.x), seen.dataset.y), None
     if isinstance(algorithm, Blended):
-        fold = algorithm.folds.of(Points(0, np.asarray(seen.dataset.x), seen.dataset.y))
+        fold = algorithm.folds.of(points)
     for asked, _ in seen.answers(MergedHistograms):
         question = asked.question
         assert isinstance(question, MergedHistograms)
@@ -102,9 +102,9 @@ def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
             own, output = of.tree == k, int(of.outputs[k])
             splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
             position = route(splits, z, np.zeros(len(z), np.int32))
-            there = np.ones(len(z), bool)
+            there = ~left_out(of, points, asked.round, k)
             if fold is not None and isinstance(algorithm, Blended):
-                there = fold != algorithm.folds.without[output // seen.loss.outputs]
+                there = there & (fold != algorithm.folds.without[output // seen.loss.outputs])
             columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
             for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
                 inside, own_heads = (position == place) & there, heads[start:end] - start
@@ -112,6 +112,12 @@ def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
                 like = (inside.tobytes(), columns.tobytes(), own_heads.tobytes())
                 groups.setdefault((asked.round, output), {})[like] = cells
     return {key: list(some.values()) for key, some in groups.items()}
+
+
+def left_out(of: HistogramsOf, points: Points, t: int, tree: int) -> Array:
+    """The rows that a tree's draw leaves out, (n,)."""
+    found = None if of.draws is None else of.draws.left_out(points, t, [tree])
+    return np.zeros(len(points), bool) if found is None else found[0]
 
 
 def _heads_of(cells: Cells, column: int) -> Array:
@@ -159,6 +165,7 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
 
     A row that is alone has the bins of its node's path, and one more.  It is also in every other node whose path agrees
     with that, and so has only bins there that have rows.  What is left may make out the row in other nodes, and so on.
+    Where each tree draws its rows, this holds for the nodes of one tree.
     """
     z = seen.state.job.family.features(seen.dataset.x).astype(np.int64)
     cells = seen.state.job.family.layout.cells  # type: ignore[attr-defined]
@@ -171,7 +178,7 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
         [],
     )
     there = np.ones((len(nodes), first[-1]), bool)
-    for m, (path, columns, inside) in enumerate(nodes):
+    for m, (_, path, columns, inside) in enumerate(nodes):
         paths.append(path)
         for j in columns:
             here = slice(first[j], first[j + 1])
@@ -184,16 +191,18 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
                 rows.append(int(np.flatnonzero(inside & (z[:, j] == b))[0]))
                 at.append((m, int(j)))
     known, away, empty = np.array(possible), ~np.array(paths).T, ~there
+    draw = np.array([node[0] for node in nodes])
+    drawn_together = draw[[m for m, _ in at]][:, None] == draw
     while True:
         before = int(known.sum())
-        inside_of = known.astype(np.float32) @ away.astype(np.float32) == 0
+        inside_of = (known.astype(np.float32) @ away.astype(np.float32) == 0) & drawn_together
         known &= inside_of.astype(np.float32) @ empty.astype(np.float32) == 0
         for row in sorted(set(rows)):
             some = np.flatnonzero(np.array(rows) == row)
             for h in some:
                 for g in some:
                     m, j = at[g]
-                    if not (known[h] & away[:, m]).any() and known[h, first[j] : first[j + 1]].sum() == 1:
+                    if drawn_together[h, m] and not (known[h] & away[:, m]).any() and known[h, first[j] : first[j + 1]].sum() == 1:
                         known[h] = known[g] = known[h] & known[g]
         if int(known.sum()) == before:
             break
@@ -206,9 +215,11 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
     return found
 
 
-def _counted(seen: Seen, z: Array, first: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Of each node whose rows were counted, of versions with all rows: its path as cells, its columns and its rows."""
-    algorithm, known = seen.state.job.algorithm, set[tuple[bytes, bytes]]()
+def _counted(seen: Seen, z: Array, first: Array) -> Iterator[tuple[int, Array, Array, Array]]:
+    """Of each node whose rows were counted, of versions with all rows: which draw they are of, its path as cells, its
+    columns and its rows."""
+    algorithm, known = seen.state.job.algorithm, set[tuple[int, bytes, bytes]]()
+    points = Points(0, np.asarray(seen.dataset.x), seen.dataset.y)
     for asked, _ in seen.answers(NodeRows):
         question = asked.question
         assert isinstance(question, NodeRows)
@@ -220,11 +231,13 @@ def _counted(seen: Seen, z: Array, first: Array) -> Iterator[tuple[Array, Array,
             own = of.tree == k
             splits = Splits(of.splits.node[own], of.splits.column[own], of.splits.left[own])
             position = route(splits, z.astype(np.uint8), np.zeros(len(z), np.int32))
+            position[left_out(of, points, asked.round, k)] = -1
+            draw = 0 if of.draws is None else 10_000 * asked.round + k
             for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
                 path = _path(splits, place, first)
-                if (path.tobytes(), of.columns[k].tobytes()) not in known:
-                    known.add((path.tobytes(), of.columns[k].tobytes()))
-                    yield path, of.columns[k], position == place
+                if (draw, path.tobytes(), of.columns[k].tobytes()) not in known:
+                    known.add((draw, path.tobytes(), of.columns[k].tobytes()))
+                    yield draw, path, of.columns[k], position == place
 
 
 def _path(splits: Splits, node: int, first: Array) -> Array:

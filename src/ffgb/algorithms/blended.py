@@ -31,7 +31,7 @@ from ffgb.core.types import Array, Tensors
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError
 from ffgb.learners.additive import sum_of_terms
-from ffgb.learners.boosted_trees import BoostedTrees, least_rows
+from ffgb.learners.boosted_trees import BoostedTrees, least_drawn
 from ffgb.settings import METHOD, Setting, Values
 
 NEWTON_STEPS, QUADRATIC_STEPS = 7, 3
@@ -84,7 +84,7 @@ class Blended(Cells):
     def configured(cls, config: Values) -> Algorithm:
         """Deep trees and shallow ones, over the same shares of the columns."""
         deep = cast(TreesShared, TreesShared.configured(config))
-        rows = least_rows(config)
+        rows = least_drawn(config)
         shallow = Growth(config.shallow_leaves, 3, rows, config.leaf_hessian, config.leaf_ridge, by_level=True)
         shares = SHARES_IN_TURN if config.column_share is None else ()
         shallow_strand = replace(deep, growth=shallow, seed=deep.seed + 1)

@@ -31,13 +31,11 @@ from ffgb.core.tree_growth import GRADIENT, ROWS, Finder, Growing, Grown, Growth
 from ffgb.core.types import Array, Tensors
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError, SettingError, option
-from ffgb.learners.boosted_trees import BoostedTrees, least_in_total, least_rows, rounded
+from ffgb.learners.boosted_trees import BoostedTrees, least_drawn, least_in_total, rounded, row_share
 from ffgb.settings import LEARNER, METHOD, Setting, Values
 
 SHARE, LEAST_COLUMNS = 0.3, 4
 """Of a tree's columns, if no one says."""
-ROW_SHARE = 0.8
-"""Of the rows, for each tree, if no one says."""
 
 
 @final
@@ -77,7 +75,7 @@ class TreesShared(Cells):
         growth = Growth(
             config.leaves,
             config.levels,
-            least_rows(config),
+            least_drawn(config),
             config.leaf_hessian,
             config.leaf_ridge,
             by_level=config.growth == "level",
@@ -91,7 +89,7 @@ class TreesShared(Cells):
             tuple(config.monotone),
             None,
             least_in_total(config),
-            Draws.of(ROW_SHARE if config.row_share is None else config.row_share, config.seed),
+            Draws.of(row_share(config), config.seed),
             config.seed,
         )
 
@@ -302,7 +300,7 @@ SETTINGS = (
         "whole",
         "Trees that grow side by side in a round, and are averaged (trees).",
         METHOD,
-        5,
+        unset="by learner",
         least=1,
         when="More trees side by side need fewer rounds, and so fewer exchanges; 1 is boosting as everywhere.",
     ),
@@ -321,7 +319,7 @@ SETTINGS = (
         "number",
         "Share of the rows that a tree is grown from, drawn for each with a secret of the site (trees, blend).",
         LEARNER,
-        unset=f"{ROW_SHARE}",
+        unset="by learner",
         above=0.0,
         most=1.0,
         when="1 takes all rows: then the difference of two trees' sums may tell something about single rows.",

@@ -16,7 +16,7 @@ FEW_ROWS = 1000
 """Of a table: its leaves may have half as many rows, as those of every regression."""
 MANY_ROWS, FAST = 10_000, 0.8
 """Of a table: its learning rate may be as of trees."""
-REGRESSION_RATE = 0.6
+REGRESSION_RATE = 0.5
 """Of a table that does not have few rows, where numbers are predicted."""
 ENOUGH_ROWS = 2_000
 LARGE: Mapping[str, int] = {"leaves": 63, "levels": 7}
@@ -51,6 +51,7 @@ class Blend(BoostedTrees):
     """Rows of a site's rehearsal, at least: with fewer, the additive model might be left out there, and not later."""
     defaults: ClassVar[Mapping[str, Any]] = {
         **BoostedTrees.defaults, "rounds": MOST_ROUNDS, "regression_rounds": MOST_REGRESSION_ROUNDS, "tree_rate": 0.4,
+        "trees_a_round": 6,
     }  # fmt: skip
 
     @classmethod

@@ -32,6 +32,8 @@ POINTS_IN_A_BLOCK = 2**15
 """Sums of trees are exact, so they do not depend on it."""
 LEAF_ROWS = 20
 """Of a leaf at least, all clients together, if no one says."""
+ROW_SHARE = 0.7
+"""Of a tree, if no one says."""
 LEAST = 10
 """Rows of a bin and of a leaf, all clients together, if no one says."""
 
@@ -43,7 +45,7 @@ class BoostedTrees(OpenFamily):
     name: ClassVar[str] = "trees"
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 20, "regression_rounds": 40, "local_steps": 1, "schedule": "constant", "bins": 100, "tree_rate": 0.8,
-        "leaves": 31, "levels": 6,
+        "leaves": 31, "levels": 6, "trees_a_round": 8, "row_share": ROW_SHARE,
     }  # fmt: skip
 
     features: Bins
@@ -156,6 +158,16 @@ def least_rows(config: Values) -> int:
     return max(int(config.leaf_rows or LEAF_ROWS), least_in_total(config))
 
 
+def least_drawn(config: Values) -> int:
+    """The rows that a leaf has at least of those that its tree is grown from."""
+    return max(math.ceil(row_share(config) * int(config.leaf_rows or LEAF_ROWS)), least_in_total(config))
+
+
+def row_share(config: Values) -> float:
+    """The share of the rows that a tree is grown from."""
+    return ROW_SHARE if config.row_share is None else float(config.row_share)
+
+
 def least_in_total(config: Values) -> int:
     """The rows that anything that is summed has at least, all clients together."""
     return int(getattr(config, "least", None) or LEAST)
@@ -172,7 +184,7 @@ SETTINGS = (
     Setting(
         "leaf_rows",
         "whole",
-        "Rows of a leaf, all clients together, at least (trees).",
+        "Rows of a leaf, all clients together, at least; row_share times as many are in a tree (trees).",
         LEARNER,
         unset=f"{LEAF_ROWS}; blends of few rows, or of numbers, {LEAF_ROWS // 2}",
         least=1,
