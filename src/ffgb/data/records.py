@@ -159,16 +159,17 @@ def _counts(codes: Array, names: Sequence[str]) -> dict[str, int]:
     return {name: int(n) for name, n in zip(names, counts, strict=True) if n}
 
 
-def agreed_kinds(sites: Sequence[SiteColumns], names: Sequence[str]) -> list[str]:
-    """The columns that are categories: the same at all sites."""
+def agreed_kinds(sites: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """The columns that are categories, from the kinds of each site's: they are the same at all sites."""
     for name in names:
-        kinds = {site.kind(name): site.name for site in sites}
+        kinds = {kinds[name]: site for site, kinds in sites.items()}
         if len(kinds) > 1:
             raise FFGBError(
                 f"column {name!r} is text at {kinds[TEXT]} and numbers at {kinds[NUMBER]}; write it the same way "
                 f"everywhere, or name it with {option('categories')}"
             )
-    return [name for name in names if sites[0].kind(name) == TEXT]
+    first = next(iter(sites.values()))
+    return [name for name in names if first[name] == TEXT]
 
 
 def levels_of(
