@@ -153,7 +153,12 @@ def server(
         states.append(text)
         status.update(printable(text)) if console.is_terminal else tell(console, text)
 
-    with goes_on(out), _stopped() as stop, _page(board, "server", no_page, warn), console.status("starting") as status:
+    with (
+        goes_on(out),
+        stopped() as stop,
+        served_page(board, "server", no_page, warn),
+        console.status("starting") as status,
+    ):
         result = serve(
             *(service, Task(settings, target, task), out),
             board=board,
@@ -259,13 +264,18 @@ def client(
     home = Home.of(way.address, called)
     refuse_unreadable(data)  # before anyone is asked
     reading = _reading(context)
-    job = None
-    if config is None and (job := home.job if dry_run else _proposed(way, home)) is not None:
+    wanted = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    job = None if config is not None else home.job if dry_run else _proposed(way, home)
+    if (analysis := _analysis(job, config, secure, policy, target or task)) is not None:
+        ways = _Ways(way, home, data, reading({}), policy, key, log, technical, dry_run, yes, no_page)
+        _take_part(ways, *analysis, job, given)
+        return
+    if job is not None:
         settings, target, task = _of_job(job, target, task, secure, policy)
     else:
         settings, target, task = _settings(config, target, task, secure)
-    given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
-    rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
+    rules = _rules(policy, settings, given)
     bounded, purse = _private(settings, rules, data)
     known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
     site = Site(called, data.absolute(), target, task, **known, content=content_hash(data))
@@ -300,6 +310,133 @@ def client(
     )
     _attend(way, home, attendant, screen, no_page=no_page)
     print("ffgb: this site has left", file=sys.stderr)
+
+
+@final
+@dataclass(frozen=True)
+class _Ways:
+    """How a site takes part in an analysis."""
+
+    way: _Way
+    home: Any
+    data: Path
+    reading: Any
+    policy: Path | None
+    key: Path | None
+    log: Path | None
+    technical: bool
+    dry_run: bool
+    yes: bool
+    no_page: bool
+
+
+def _analysis(
+    job: bytes | None, config: Path | None, secure: str | None, policy: Path | None, more: str | None
+) -> tuple[Any, bool] | None:
+    """The analysis that is proposed, or in a file of the owner's, and whether it is under masks; None: a training."""
+    from ffgb.deployment.analysis_job import is_analysis, read_analysis
+
+    text = job if config is None or not config.exists() else config.read_bytes()
+    if text is None or not is_analysis(text):
+        return None
+    analysis, masked = read_analysis(text.decode("utf-8", "replace"))
+    if more is not None:
+        raise FFGBError(
+            "the server's job is an analysis, which names its columns itself; leave --target and --task out"
+        )
+    if not masked:
+        _refuse_open(secure, policy)
+    return analysis, masked
+
+
+def _take_part(ways: _Ways, analysis: Any, masked: bool, job: bytes | None, given: Mapping[str, Any]) -> None:
+    """Be a site of an analysis, if the owner agrees."""
+    from ffgb.cli.statistics import text_of
+    from ffgb.data.records import read_columns
+    from ffgb.data.sites import Site
+    from ffgb.deployment.agreement import Ledger
+    from ffgb.deployment.attendant import Attendant, Least
+    from ffgb.deployment.board import SiteBoard
+    from ffgb.deployment.course import AnalysisKeepsake, Course
+    from ffgb.deployment.identity import SiteIdentity
+    from ffgb.deployment.site import inputs_of
+
+    home, data = ways.home, ways.data.absolute()
+    options = {"least": analysis.least, **({} if masked else {"secure": "off"})}
+    rules = _rules(ways.policy, options, given)
+    if rules.epsilon:
+        raise FFGBError(
+            "the rules of this site have a privacy budget (epsilon), and an analysis adds no noise; remove epsilon "
+            "from the policy to take part"
+        )
+    content = content_hash(data)
+    columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, ways.reading)
+    analysis.check_site(columns)
+    course = Course(analysis, columns, secure=rules.secure)
+    least = Least(rules.least_rows, rules.least_class, rules.least_cell)
+    least.check(course.said, {})
+    print(f"site {home.name}: {course.records.rows:,} rows with a value in every column", file=sys.stderr)
+    agreement = course.agreement(rules.trainings)
+    inputs = inputs_of(data, {}, *agreement.questions, home.name, rules, ways.reading)
+    if ways.dry_run or home.agreed(inputs) is None:
+        _show_analysis(course, rules, technical=ways.technical)
+        if ways.dry_run:
+            return
+        home.agree(inputs, _consented(agreement, home, rules, ways.yes))
+    if job is not None:
+        home.keep_job(job)
+    screen = _Screen()
+    attendant = Attendant(
+        *(Site(home.name, data, content=content), None, agreement, Ledger(home.ledger)),
+        refused=frozenset(rules.refuse),
+        least=least,
+        policy=rules,
+        identity=SiteIdentity.of(home.name, home.folder, ways.key, rules, _acquainted(ways.yes, screen)),
+        log=ways.log and ways.log.absolute(),
+        board=SiteBoard(home.name, ways.way.address),
+        keepsake=AnalysisKeepsake(home.folder, job or agreement.questions[0][1].encode(), text_of),
+        job=job,
+        course=course,
+    )
+    _attend(ways.way, home, attendant, screen, no_page=ways.no_page)
+    print("ffgb: this site has left", file=sys.stderr)
+
+
+def _show_analysis(course: Any, rules: Any, *, technical: bool) -> None:
+    """The analysis that the owner is asked to agree to, and what would leave the site."""
+    from ffgb.deployment.consent import analysis_in_words, course_in_words
+
+    if technical:
+        sent, size = course.rehearsed()
+        rows: list[dict[str, Any]] = [
+            {
+                "what": each.what,
+                "arrays": ", ".join(f"{n} {d}{list(s)}" for n, d, s in each.arrays),
+                "bytes": each.bytes,
+            }
+            for each in sent
+        ]
+        print_rows(rows)
+        masks = "All sums are under masks." if rules.secure else "The server can compute rows from these sums."
+        print(f"{size:,.0f} bytes in all, with the rows of this site alone.  {masks}", file=sys.stderr)
+        return
+    console = Console(stderr=True, highlight=False)
+    titles = ("The analysis that the server proposes", "What leaves this site", "The rules of this site")
+    told = (analysis_in_words(course.analysis), course_in_words(course, rules), rules.in_words())
+    for title, texts in zip(titles, told, strict=True):
+        console.print(f"\n[bold]{title}[/bold]")
+        for text in texts:
+            tell(console, text, "• ")
+    console.print("\nEvery array that would be sent: --technical", markup=False)
+
+
+def _refuse_open(secure: str | None, policy: Path | None) -> None:
+    """Raise an FFGBError at a job without masks, unless the owner has said that it may be."""
+    if secure != "off" and policy is None:
+        raise FFGBError(
+            'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
+            "and could compute rows from them; agree to that with --secure off"
+        )
 
 
 @client_app.command()
@@ -523,13 +660,13 @@ def _attend(way: _Way, home: Any, attendant: Any, screen: _Screen, *, no_page: b
     def say(text: str) -> None:
         tell(console, text)
 
-    with home.alone(), _stopped() as stop:
+    with home.alone(), stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
             say(f"joined {way.address} as {home.name}")
         node = connection(way.address, home, way.tls, way.key, insecure=way.insecure)
         if not way.insecure:
             say(f"the fingerprint of this site's key is {fingerprint(der(node.key, 'its key'))}")
-        with _page(attendant.board, "site", no_page, say), console.status("starting") as status:
+        with served_page(attendant.board, "site", no_page, say), console.status("starting") as status:
 
             def state(text: str) -> None:
                 attendant.board.state(text)
@@ -548,7 +685,7 @@ def _proposed(way: _Way, home: Any) -> bytes | None:
     def say(text: str) -> None:
         tell(console, text)
 
-    with home.alone(), _stopped() as stop:
+    with home.alone(), stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
             say(f"joined {way.address} as {home.name}")
         node = None if stop.is_set() else connection(way.address, home, way.tls, way.key, insecure=way.insecure)
@@ -576,11 +713,8 @@ def _of_job(
                 f"the server's job has {name} = {printable(values[name])!r}, and here it is {given!r}; leave it out "
                 "here and make the file fit, or ask the server's operator"
             )
-    if values.get("secure") == "off" and secure != "off" and policy is None:
-        raise FFGBError(
-            'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
-            "and could compute rows from them; agree to that with --secure off"
-        )
+    if values.get("secure") == "off":
+        _refuse_open(secure, policy)
     target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
     rest = {name: value for name, value in values.items() if name not in ("target", "task")}
     return {**rest, "data": ["sites"]}, target, task
@@ -673,7 +807,7 @@ def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
 
 
 @contextlib.contextmanager
-def _stopped() -> Iterator[threading.Event]:
+def stopped() -> Iterator[threading.Event]:
     """Ctrl-C and SIGTERM set this; a second Ctrl-C ends the process at once."""
     stop = threading.Event()
 
@@ -693,7 +827,7 @@ def _stopped() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def _page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Iterator[None]:
+def served_page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Iterator[None]:
     """A page on this machine that shows what is going on."""
     if off:
         yield

@@ -488,12 +488,12 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 # Reading
 
 
-def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
+def read_table(path: Path, kinds: Mapping[str, str], reading: Reading = PLAIN) -> pd.DataFrame:
     """A table or a query as a table; columns of the kind "text" are read as they are written."""
     refuse_unreadable(path)
     if kind_of(path) == "NPZ":
         raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
-    frame, notes = read_frame(path, kinds)
+    frame, notes = read_frame(path, {**reading.kinds, **kinds}, reading)
     _tell(notes)
     return frame
 

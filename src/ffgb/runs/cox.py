@@ -245,6 +245,12 @@ class Cox(Analysis[CoxResult]):
         if SITE in self.strata:
             raise FFGBError(f"the model is stratified by site already; leave {SITE!r} out of {option('strata')}")
 
+    def in_words(self) -> str:
+        return (
+            f"It fits Cox's model: how the time {self.time!r} until the event {self.event!r} depends on "
+            f"{' and '.join(self.parsed.names)}.  Rows of this site are compared with each other only."
+        )
+
     @property
     def parsed(self) -> Formula:
         """The formula, or what stands for one."""

@@ -240,6 +240,15 @@ class GLM(Analysis[GLMResult]):
         if self.family is not None:
             family_named(self.family)
 
+    def in_words(self) -> str:
+        errors = {"model": "of the model", "site": "clustered by site"}.get(self.errors, "robust")
+        family = f" ({self.family} family)" if self.family else ""
+        by = " and ".join(self.parsed.names) or "nothing but a constant"
+        return (
+            f"It fits a generalised linear model{family}: how the column {self.parsed.response!r} depends on {by}.  "
+            f"Standard errors are {errors}."
+        )
+
     @property
     def parsed(self) -> Formula:
         """The formula, or what stands for one."""

@@ -138,6 +138,10 @@ class SurvivalCurves(Analysis[SurvivalResult]):
         if len(self.columns_used) < 2 + (self.by is not None):
             raise FFGBError("the time, the event and the groups are columns of their own")
 
+    def in_words(self) -> str:
+        groups = "" if self.by is None else f", for each group of the column {self.by!r}"
+        return f"It draws survival curves: the time {self.time!r} until the event {self.event!r}{groups}."
+
     @property
     def survival(self) -> Survival:
         return Survival(Variable(self.time), Variable(self.event))

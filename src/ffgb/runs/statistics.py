@@ -42,6 +42,17 @@ def by_name(data: Data) -> dict[str, Path | str | pd.DataFrame]:
     return dict(zip(site_names(files), data, strict=True))
 
 
+def references(pairs: Sequence[str]) -> dict[str, str]:
+    """Reference categories from column=category."""
+    found = {}
+    for pair in pairs:
+        name, equals, level = pair.partition("=")
+        if not equals:
+            raise FFGBError(f"{option('reference', pair)} is not column=category, for example sex=F")
+        found[name.strip()] = level.strip()
+    return found
+
+
 Fitted = TypeVar("Fitted")
 
 
@@ -121,6 +132,10 @@ class Analysis(ABC, Generic[Found]):
     @abstractmethod
     def check(self) -> None:
         """Raise an FFGBError if options are none, or do not fit together."""
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """What it finds out, in a sentence for someone whose rows it is about."""
 
     @property
     @abstractmethod
