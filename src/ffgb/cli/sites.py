@@ -250,46 +250,85 @@ def client(
     if data is None:
         raise FFGBError("say which file has this site's rows: --data FILE")
     from ffgb.data.reading import refuse_unreadable
+    from ffgb.deployment.keys import check_name
+    from ffgb.deployment.site import Home
+
+    way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
+    called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
+    home = Home.of(way.address, called)
+    refuse_unreadable(data)  # before anyone is asked
+    rows = {"least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
+    given = {name: value for name, value in {"trainings": trainings, **rows}.items() if value is not None}
+    job = None if config is not None else home.job if dry_run else _proposed(way, home)
+    ways = _Ways(way, home, data, _reading(context), policy, given, key, log, technical, dry_run, yes, no_page)
+    if (analysis := _analysis(job, config, secure, policy, target or task)) is not None:
+        _analysed(ways, *analysis, job)
+    elif job is not None:
+        _trained(ways, *_of_job(job, target, task, secure, policy), job, no_geometry=no_geometry)
+    else:
+        _trained(ways, *_settings(config, target, task, secure), job, no_geometry=no_geometry)
+
+
+@client_app.command()
+def ledger(data: Annotated[Path, typer.Option(help="This site's file.")], as_json: JSON = False) -> None:
+    """Show what this site has spent of its file's privacy budget, and on what."""
+    from ffgb.deployment.site import privacy_ledger
+    from ffgb.privacy.ledger import in_rows
+
+    rows = in_rows(privacy_ledger(data))
+    if not rows and not as_json:
+        raise FFGBError(f"no private training has used {data}: nothing is spent")
+    print(json.dumps(rows)) if as_json else print_rows(rows)
+
+
+@final
+@dataclass(frozen=True)
+class _Ways:
+    """How a site takes part, as its owner says on the command line."""
+
+    way: _Way
+    home: Any
+    data: Path
+    reading: Callable[[Mapping[str, Any]], Any]
+    """How the file is read, given the options of the training."""
+    policy: Path | None
+    rules: Mapping[str, int]
+    """Rules that come before those of the policy."""
+    key: Path | None
+    log: Path | None
+    technical: bool
+    dry_run: bool
+    yes: bool
+    no_page: bool
+
+
+def _trained(
+    ways: _Ways, settings: dict[str, Any], target: str | None, task: str | None, job: bytes | None, *, no_geometry: bool
+) -> None:
+    """Be a site of a training, if the owner agrees."""
     from ffgb.data.sites import Site
     from ffgb.deployment.agreement import Ledger
     from ffgb.deployment.attendant import Attendant, Least
     from ffgb.deployment.board import SiteBoard
     from ffgb.deployment.identity import SiteIdentity
     from ffgb.deployment.keepsake import Keepsake
-    from ffgb.deployment.keys import check_name
-    from ffgb.deployment.site import Home, inputs_of
+    from ffgb.deployment.site import inputs_of
 
-    way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
-    called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
-    home = Home.of(way.address, called)
-    refuse_unreadable(data)  # before anyone is asked
-    reading = _reading(context)
-    wanted = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    job = None if config is not None else home.job if dry_run else _proposed(way, home)
-    if (analysis := _analysis(job, config, secure, policy, target or task)) is not None:
-        ways = _Ways(way, home, data, reading({}), policy, key, log, technical, dry_run, yes, no_page)
-        _take_part(ways, *analysis, job, given)
-        return
-    if job is not None:
-        settings, target, task = _of_job(job, target, task, secure, policy)
-    else:
-        settings, target, task = _settings(config, target, task, secure)
-    rules = _rules(policy, settings, given)
+    home, data, rules = ways.home, ways.data, _rules(ways.policy, settings, ways.rules)
     bounded, purse = _private(settings, rules, data)
-    known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
-    site = Site(called, data.absolute(), target, task, **known, content=content_hash(data))
+    known = {**_only(settings, "categories", "rare"), "reading": ways.reading(settings), "bounded": bounded}
+    site = Site(home.name, data.absolute(), target, task, **known, content=content_hash(data))
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     said = _introduced(site, least)
     refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
     inputs = inputs_of(data, settings, target, task, site.name, rules, site.reading)
-    agreement = None if dry_run else home.agreed(inputs)
+    agreement = None if ways.dry_run else home.agreed(inputs)
     if agreement is None:
         _show_job(job)
-        agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)
-        if dry_run:
+        agreement = _rehearsed(site, said, settings, rules, refused, technical=ways.technical)
+        if ways.dry_run:
             return
-        home.agree(inputs, _consented(agreement, home, rules, yes))
+        home.agree(inputs, _consented(agreement, home, rules, ways.yes))
     if job is not None:
         home.keep_job(job)
     _allow(purse, settings, rules)
@@ -300,34 +339,16 @@ def client(
         least=least,
         policy=rules,
         identity=SiteIdentity.of(
-            *(site.name, home.folder, key, rules, _acquainted(yes, screen), purse),
+            *(site.name, home.folder, ways.key, rules, _acquainted(ways.yes, screen), purse),
             rows_of_a_unit=int(settings.get("unit_rows") or 1),
         ),
-        log=log and log.absolute(),
-        board=SiteBoard(site.name, way.address),
+        log=ways.log and ways.log.absolute(),
+        board=SiteBoard(site.name, ways.way.address),
         keepsake=Keepsake(home.folder, settings, agreement.files),
         job=job,
     )
-    _attend(way, home, attendant, screen, no_page=no_page)
+    _attend(ways.way, home, attendant, screen, no_page=ways.no_page)
     print("ffgb: this site has left", file=sys.stderr)
-
-
-@final
-@dataclass(frozen=True)
-class _Ways:
-    """How a site takes part in an analysis."""
-
-    way: _Way
-    home: Any
-    data: Path
-    reading: Any
-    policy: Path | None
-    key: Path | None
-    log: Path | None
-    technical: bool
-    dry_run: bool
-    yes: bool
-    no_page: bool
 
 
 def _analysis(
@@ -349,7 +370,7 @@ def _analysis(
     return analysis, masked
 
 
-def _take_part(ways: _Ways, analysis: Any, masked: bool, job: bytes | None, given: Mapping[str, Any]) -> None:
+def _analysed(ways: _Ways, analysis: Any, masked: bool, job: bytes | None) -> None:
     """Be a site of an analysis, if the owner agrees."""
     from ffgb.cli.statistics import text_of
     from ffgb.data.records import read_columns
@@ -363,21 +384,21 @@ def _take_part(ways: _Ways, analysis: Any, masked: bool, job: bytes | None, give
 
     home, data = ways.home, ways.data.absolute()
     options = {"least": analysis.least, **({} if masked else {"secure": "off"})}
-    rules = _rules(ways.policy, options, given)
+    rules, reading = _rules(ways.policy, options, ways.rules), ways.reading({})
     if rules.epsilon:
         raise FFGBError(
             "the rules of this site have a privacy budget (epsilon), and an analysis adds no noise; remove epsilon "
             "from the policy to take part"
         )
     content = content_hash(data)
-    columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, ways.reading)
+    columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, reading)
     analysis.check_site(columns)
     course = Course(analysis, columns, secure=rules.secure)
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
     least.check(course.said, {})
     print(f"site {home.name}: {course.records.rows:,} rows with a value in every column", file=sys.stderr)
     agreement = course.agreement(rules.trainings)
-    inputs = inputs_of(data, {}, *agreement.questions, home.name, rules, ways.reading)
+    inputs = inputs_of(data, {}, *agreement.questions, home.name, rules, reading)
     if ways.dry_run or home.agreed(inputs) is None:
         _show_analysis(course, rules, technical=ways.technical)
         if ways.dry_run:
@@ -437,18 +458,6 @@ def _refuse_open(secure: str | None, policy: Path | None) -> None:
             'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
             "and could compute rows from them; agree to that with --secure off"
         )
-
-
-@client_app.command()
-def ledger(data: Annotated[Path, typer.Option(help="This site's file.")], as_json: JSON = False) -> None:
-    """Show what this site has spent of its file's privacy budget, and on what."""
-    from ffgb.deployment.site import privacy_ledger
-    from ffgb.privacy.ledger import in_rows
-
-    rows = in_rows(privacy_ledger(data))
-    if not rows and not as_json:
-        raise FFGBError(f"no private training has used {data}: nothing is spent")
-    print(json.dumps(rows)) if as_json else print_rows(rows)
 
 
 def _private(settings: Mapping[str, Any], rules: Any, data: Path) -> tuple[Any, Any]:

@@ -277,8 +277,12 @@ def _show(found: GLMResult) -> None:
         f"deviance {shown(found.deviance)} on {found.df_residual:,} degrees of freedom, dispersion "
         f"{shown(found.dispersion)}, AIC {found.aic:.2f}, BIC {found.bic:.2f}"
     )
-    masks = " under masks" if found.masked else ""
-    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+    say(f"{found.steps} steps{_sent(found.bytes_up, masked=found.masked)}")
+
+
+def _sent(size: float, *, masked: bool) -> str:
+    """What a site has sent, as far as it is known where the result is shown."""
+    return (f"; {in_bytes(size)} sent by a site" if size else "") + " under masks" * masked
 
 
 def _show_cox(found: CoxResult) -> None:
