@@ -542,7 +542,9 @@ class Attendant:
         what, training = what_leaves(question), self.training or ""
         if self.course is not None:
             # an answer follows from its question: the file is read once, and the site's masks are never used twice
-            entry, most, digest = f"{what} {_number(question)}", REPEATS, digest_of(_content(question))
+            # names are asked for by hashes that are others in each run of the server
+            entry, most = f"{what} {_number(question)}", SURVEY.get(what, REPEATS)
+            digest = digest_of(_content(question))
         else:
             entry, most = f"{what} of its file", SURVEY[what]
             digest = self._digest(question, host, i) if message.kind == "masked" else digest_of(answer)

@@ -8,7 +8,7 @@ of it, and refuse a question that this program would not ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 import numpy as np
@@ -85,16 +85,19 @@ class Followed:
     """Totals whose proof was seen before."""
 
     def __post_init__(self) -> None:
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[tuple[Any, ...], list[tuple[Question, Any]]] = {}
+        self._number = 0
 
     def __call__(self, question: Question) -> Any:
-        name = hash_of(question)
-        if name not in self._known:
-            number = len(self._known)
-            if number == len(self.shown):
-                raise NextQuestion(question)
-            self._known[name] = question.total(self._sums(question, number))
-        return self._known[name]
+        alike = self._known.setdefault(_at_a_glance(question), [])
+        for known, total in alike:
+            if hash_of(known) == hash_of(question):
+                return total
+        if self._number == len(self.shown):
+            raise NextQuestion(question)
+        alike.append((question, question.total(self._sums(question, self._number))))
+        self._number += 1
+        return alike[-1][1]
 
     def _sums(self, question: Question, number: int) -> dict[str, Array]:
         """A total as it was shown, if it is one and is proven."""
@@ -116,6 +119,12 @@ class Followed:
                 f"the total of {question.what} that the server shows is not what all sites added up ({error})"
             ) from error
         return from_integers(whole, question.sums)
+
+
+def _at_a_glance(question: Question) -> tuple[Any, ...]:
+    """Something that is the same for the same questions, and quicker than a hash of all that they are."""
+    values = (getattr(question, field.name) for field in fields(question))  # type: ignore[arg-type]
+    return type(question), *(value.tobytes() for value in values if isinstance(value, np.ndarray))
 
 
 def differs(asked: Question, expected: Question) -> bool:
