@@ -176,7 +176,8 @@ def test_the_numbers_of_one_machine_and_only_masked_ones_leave(case: str, files:
 
 def test_without_masks_two_sites_are_enough_and_the_site_is_a_term(tmp_path: Path) -> None:
     files = tables(tmp_path, ("east", "north"))
-    for analysis in (GLM("died ~ age + site", family="binomial"), COX):
+    analyses: tuple[Analysis[Any], ...] = (GLM("died ~ age + site", family="binomial"), COX)
+    for analysis in analyses:
         federation = Federation(tmp_path, files, analysis, Policy(secure=False))
         there = federation.run(secure=False, training=analysis.name).to_json()
         assert numbers(there) == numbers(analysed(analysis, files, secure=False).to_json())

@@ -52,8 +52,8 @@ def proof_of(key: bytes, sums: Tensors, *, leads: bool) -> Array:
     """The proof of whole numbers: of a part or, with the further numbers, of a total."""
     if not key:
         return np.zeros(TAGS)
-    values = np.concatenate([np.zeros(0), *(np.asarray(sums[name], np.float64).ravel() for name in sorted(sums))])
-    whole = np.mod(values.astype(np.int64), PRIME).astype(np.uint64)
+    values = [np.zeros(0, np.int64), *(np.asarray(sums[name]).astype(np.int64).ravel() for name in sorted(sums))]
+    whole = np.mod(np.concatenate(values), PRIME).astype(np.uint64)
     words = np.frombuffer(hashlib.shake_256(key).digest(8 * TAGS * (len(whole) + 1)), ">u8").reshape(TAGS, -1)
     secret = words.astype(np.uint64) % np.uint64(PRIME)
     found = ((secret[:, 1:] * whole) % np.uint64(PRIME)).sum(axis=1)
