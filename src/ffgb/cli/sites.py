@@ -391,11 +391,12 @@ def _analysed(ways: _Ways, analysis: Any, masked: bool, job: bytes | None) -> No
             "from the policy to take part"
         )
     content = content_hash(data)
-    columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, reading)
-    analysis.check_site(columns)
-    course = Course(analysis, columns, secure=rules.secure)
     least = Least(rules.least_rows, rules.least_class, rules.least_cell)
-    least.check(course.said, {})
+    with _excused(ways):
+        columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, reading)
+        analysis.check_site(columns)
+        course = Course(analysis, columns, secure=rules.secure)
+        least.check(course.said, {})
     print(f"site {home.name}: {course.records.rows:,} rows with a value in every column", file=sys.stderr)
     agreement = course.agreement(rules.trainings)
     inputs = inputs_of(data, {}, *agreement.questions, home.name, rules, reading)
@@ -421,6 +422,25 @@ def _analysed(ways: _Ways, analysis: Any, masked: bool, job: bytes | None) -> No
     )
     _attend(ways.way, home, attendant, screen, no_page=ways.no_page)
     print("ffgb: this site has left", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _excused(ways: _Ways) -> Iterator[None]:
+    """If this site's file does not fit the analysis, the server hears that: of columns it has named them itself."""
+    from ffgb.data.files import MissingColumnsError
+    from ffgb.deployment.site import connection, excuse
+
+    try:
+        yield
+    except FFGBError as error:
+        why = error.lacking if isinstance(error, MissingColumnsError) else None
+        if not ways.dry_run:
+            way, console = ways.way, Console(stderr=True)
+            with ways.home.alone(), stopped() as stop:
+                node = connection(way.address, ways.home, way.tls, way.key, insecure=way.insecure)
+                text = f"its file has {why}" if why else "its file does not fit; its owner sees why"
+                excuse(node, text, stop, lambda text: tell(console, text))
+        raise
 
 
 def _show_analysis(course: Any, rules: Any, *, technical: bool) -> None:

@@ -20,7 +20,7 @@ from ffgb.core.questions import Ask, Here, Question
 from ffgb.core.regression.design import Records
 from ffgb.core.survey import NameCounts, NamesIn, Surveyed, fits
 from ffgb.core.types import Array
-from ffgb.data.files import missing_columns, read_table
+from ffgb.data.files import MissingColumnsError, read_table
 from ffgb.data.preprocess import NUMBER, TEXT, raw
 from ffgb.data.reading import PLAIN, Reading
 from ffgb.data.survey import Wanted, names_of
@@ -91,7 +91,7 @@ def columns_of(
         codes[SITE] = np.zeros(len(frame), np.int8), (site,)
         lacking.remove(SITE)
     if lacking:
-        raise missing_columns(where, lacking, list(map(str, frame.columns)))
+        raise MissingColumnsError(where, lacking, list(map(str, frame.columns)))
     for name in names:
         if name in codes:
             continue
