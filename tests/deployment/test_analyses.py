@@ -239,6 +239,13 @@ def saturated(question: RowSums) -> RowSums:
     return replace(question, beta=question.beta + 500.0)
 
 
+def moved_a_little(question: RowSums) -> RowSums:
+    """A column is centred elsewhere: by little beside the largest column, and by much beside itself."""
+    design = question.model.design
+    centre = design.centre + np.where(design.centre == 0.0, 1e-6 * np.abs(design.centre).max(), 0.0)
+    return replace(question, model=replace(question.model, design=replace(design, centre=centre)))
+
+
 def refused(federation: Federation, words: str) -> None:
     with pytest.raises(FFGBError, match=r"client east did not answer a question"):
         federation.run()
@@ -251,6 +258,7 @@ def refused(federation: Federation, words: str) -> None:
         (LOGIT, changed(RowSums, saturated), "asks it with other numbers"),
         (LOGIT, changed(RowSums, lambda q: replace(q, beta=q.beta + 1e-4)), "asks it with other numbers"),
         (LOGIT, changed(RowSums, lambda q: replace(q, grams=("observed",))), "asks it with other numbers"),
+        (LOGIT, changed(RowSums, moved_a_little), "asks it with other numbers"),
         (LOGIT, changed(RowOrders, lambda q: replace(q, names=("score",))), "asks it with other numbers"),
         (LOGIT, changed(RowSums, lambda q: q, number=1), "out of the order"),
         (LOGIT, changed(RowSums, lambda q: ColumnSums(q.model.design.columns, np.ones(5))), "this ColumnSums"),

@@ -506,7 +506,9 @@ class Attendant:
         self._may_ask(question, what)
         host, answers = self._surveying(clients[0]), dict[str, bytes]()
         respondent = host.clients.get(clients[0])
-        for i, answer in host.answers(data, [i for i in clients if i in host.clients]):
+        with one_blas_thread():
+            found = list(host.answers(data, [i for i in clients if i in host.clients]))
+        for i, answer in found:
             message = decode(self._as_sent(question, answer))
             self._tell_of(question, message)
             why = self._bare(message) or self._about_masks(question, message, host)
