@@ -27,7 +27,9 @@ LONGEST_INVITATION = 10_000
 """Letters of it that are read."""
 KEYS = Path("keys")
 
-server_app = typer.Typer(help="Train with sites elsewhere.", no_args_is_help=False)
+server_app = typer.Typer(
+    help="Train with sites elsewhere, or fit a statistical model to their rows.", no_args_is_help=False
+)
 app.add_typer(server_app, name="server")
 client_app = typer.Typer(no_args_is_help=False)
 app.add_typer(client_app, name="client")
@@ -115,7 +117,7 @@ def server(
 ) -> None:
     """Train with sites elsewhere: invite them with `ffgb server invite`, they connect with `ffgb client`.
 
-    Started again, it goes on where it was.
+    Started again, it goes on where it was.  glm, cox and survival answer a statistician's questions instead.
     """
     if context.invoked_subcommand is not None:
         return
@@ -243,7 +245,7 @@ def client(
     """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
 
     The job comes from the server.  First this command shows it, and what will be sent, and asks.  What was not agreed
-    to is not answered.  When a training ends, the site keeps the model.
+    to is not answered.  When a training ends, the site keeps the model; of an analysis it keeps the result.
     """
     if context.invoked_subcommand is not None:
         return
