@@ -122,9 +122,16 @@ def test_the_server_hears_that_a_file_does_not_fit(folder: Path) -> None:
 
 
 def test_a_server_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
-    command = ("server", "glm", "--clients", 3, "--formula", "y ~ x", "--port", free_port(), "--no-page")
-    with started(tmp_path, "server.log", *command) as server:
-        until(lambda: "0 of 3 sites" in (tmp_path / "server.log").read_text(), 60, "it does not listen")
-        server.send_signal(2)
-        assert server.wait(timeout=60) == 130
-    assert "the same command goes on from what is in runs/glm" in (tmp_path / "server.log").read_text()
+    """And with other words it begins another analysis, because there is no result yet."""
+    for k, formula in enumerate(("y ~ x", "y ~ z")):
+        command = ("server", "glm", "--clients", 3, "--formula", formula, "--port", free_port(), "--no-page")
+        file = tmp_path / f"server{k}.log"
+        with started(tmp_path, file.name, *command) as server:
+
+            def listens(file: Path = file) -> bool:
+                return "0 of 3 sites" in file.read_text()
+
+            until(listens, 60, "it does not listen")
+            server.send_signal(2)
+            assert server.wait(timeout=60) == 130
+        assert "the same command goes on from what is in runs/glm" in file.read_text()

@@ -99,4 +99,4 @@ def test_three_sites_and_three_analyses_as_the_page_says(tmp_path: Path) -> None
     assert again.stdout == (tmp_path / "runs" / "glm" / "result.txt").read_text()
     other = run(tmp_path, "server", "glm", "--clients", 3, "--formula", "died ~ age")
     assert other.returncode == 2
-    assert "another analysis" in other.stderr
+    assert "runs/glm has the result of another analysis; name another --out" in other.stderr

@@ -315,9 +315,8 @@ def _show_cox(found: CoxResult) -> None:
     say(f"c-index {overall} within sites, on the rows of the fit")
     if by_site:
         console.print(Text(printable(f"by site: {by_site}")), soft_wrap=not console.is_terminal)
-    masks = " under masks" if found.masked else ""
     say(f"log partial likelihood {found.loglik:.2f}, without columns {found.null_loglik:.2f}")
-    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+    say(f"{found.steps} steps{_sent(found.bytes_up, masked=found.masked)}")
 
 
 def _show_curves(found: SurvivalResult) -> None:

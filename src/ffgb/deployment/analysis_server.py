@@ -49,16 +49,14 @@ class Place:
         return (self.folder / RESULT).exists()
 
     def training(self) -> str:
-        """The analysis's name, that it goes on by; an FFGBError if the folder has another analysis, or other files."""
+        """The analysis's name, that it goes on by; an FFGBError if the folder has another result, or other files."""
         file = self.folder / BEGUN
-        if file.exists():
-            begun = json.loads(file.read_text())
-            if begun["job"] != self.job:
-                raise FFGBError(
-                    f"{self.folder} has another analysis, begun with other options; name another {option('out')}"
-                )
+        begun = json.loads(file.read_text()) if file.exists() else None
+        if begun is not None and begun["job"] == self.job:
             return str(begun["training"])
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.ended:
+            raise FFGBError(f"{self.folder} has the result of another analysis; name another {option('out')}")
+        if begun is None and self.folder.exists() and any(self.folder.iterdir()):
             raise FFGBError(f"{self.folder} is not empty, and has no analysis; name another {option('out')}")
         self.folder.mkdir(parents=True, exist_ok=True)
         name = secrets.token_hex(8)
