@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -12,6 +13,8 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
@@ -23,7 +26,7 @@ from ffgb.core.regression.cox import ConcordantPairs, CoxSums
 from ffgb.core.regression.kaplan_meier import TimeCounts
 from ffgb.core.regression.sums import ColumnSums, RowOrders, RowSums
 from ffgb.core.survey import FileCounts
-from ffgb.data.records import read_columns
+from ffgb.data.records import columns_of, read_columns
 from ffgb.data.sites import Site, met
 from ffgb.deployment.agreement import REPEATS, Agreement, Ledger
 from ffgb.deployment.analysis_server import Sites
@@ -326,6 +329,16 @@ def test_other_categories_or_sites_are_refused(files: list[Path], tmp_path: Path
             course._begin(framed(encode(Message("analysis", values={**said, word: value}))))
         with pytest.raises(FFGBError, match="more than an analysis has"):
             course._begin(b"".join([framed(b"")] * (MOST_QUESTIONS + 2)))
+
+
+@given(st.binary(max_size=60) | st.lists(st.binary(max_size=20)).map(lambda parts: b"".join(map(framed, parts))))
+def test_what_the_server_shows_may_be_anything(data: bytes) -> None:
+    columns = columns_of(pd.DataFrame({"days": [1.0, 2.0], "died": [0, 1]}), "east", "east", ("days", "died"), ())
+    course = Course(SurvivalCurves("days", "died"), columns, secure=True)
+    with suppress(FFGBError):
+        course.takes({"schema": data}, hashlib.sha256(data).hexdigest())
+    with pytest.raises(FFGBError):
+        course.result(b"a secret")
 
 
 def test_questions_that_are_refused_again_and_again_end_it(files: list[Path], tmp_path: Path) -> None:

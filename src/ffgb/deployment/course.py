@@ -100,7 +100,10 @@ class Course:
         return hashlib.sha256(self._data).hexdigest()
 
     def _begin(self, data: bytes) -> None:
-        header, *totals = parts_of(data)
+        parts = list(parts_of(data))
+        if not parts:
+            raise FFGBError("the server does not say who takes part in the analysis")
+        header, *totals = parts
         if len(totals) > MOST_QUESTIONS:
             raise FFGBError(f"the server shows {len(totals)} totals, more than an analysis has")
         goes_on = bool(self._data) and data.startswith(self._data)
