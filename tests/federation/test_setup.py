@@ -209,7 +209,7 @@ def totals() -> dict[str, Any]:
     others = {FileCounts, FileSums, NameCounts, NamesIn, KeyCounts, CategoryCounts, TargetOrders, TargetSums}
     others |= {RowCounts, WeightOrders, ClassWeights}  # their totals are arrays
     setup = {kind for kind in KINDS.values() if issubclass(kind, Question) and not issubclass(kind, RoundQuestion)}
-    of_records = {kind for kind in setup if kind.__module__.startswith("ffgb.core.regression.")}  # in no training
+    of_records = {kind for kind in setup if kind.__module__.startswith(("ffgb.core.regression.", "ffgb.core.proofs"))}
     private = {kind for kind in setup if kind.__module__.startswith("ffgb.core.private_")}  # paid for once, by a ledger
     assert asked == setup - others - of_records - private
     rows = sum(map(len, clients))

@@ -27,6 +27,7 @@ import ffgb.cli.models
 import ffgb.cli.statistics
 import ffgb.cli.studies
 import ffgb.cli.sites
+import ffgb.cli.analyses
 import ffgb.cli.data
 import ffgb.cli.schemas
 import ffgb.cli.doctor

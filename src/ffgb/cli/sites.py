@@ -27,7 +27,9 @@ LONGEST_INVITATION = 10_000
 """Letters of it that are read."""
 KEYS = Path("keys")
 
-server_app = typer.Typer(help="Train with sites elsewhere.", no_args_is_help=False)
+server_app = typer.Typer(
+    help="Train with sites elsewhere, or fit a statistical model to their rows.", no_args_is_help=False
+)
 app.add_typer(server_app, name="server")
 client_app = typer.Typer(no_args_is_help=False)
 app.add_typer(client_app, name="client")
@@ -115,7 +117,7 @@ def server(
 ) -> None:
     """Train with sites elsewhere: invite them with `ffgb server invite`, they connect with `ffgb client`.
 
-    Started again, it goes on where it was.
+    Started again, it goes on where it was.  glm, cox and survival answer a statistician's questions instead.
     """
     if context.invoked_subcommand is not None:
         return
@@ -153,7 +155,12 @@ def server(
         states.append(text)
         status.update(printable(text)) if console.is_terminal else tell(console, text)
 
-    with goes_on(out), _stopped() as stop, _page(board, "server", no_page, warn), console.status("starting") as status:
+    with (
+        goes_on(out),
+        stopped() as stop,
+        served_page(board, "server", no_page, warn),
+        console.status("starting") as status,
+    ):
         result = serve(
             *(service, Task(settings, target, task), out),
             board=board,
@@ -238,68 +245,30 @@ def client(
     """Be a site: answer a server's questions about this file's rows, until Ctrl-C.
 
     The job comes from the server.  First this command shows it, and what will be sent, and asks.  What was not agreed
-    to is not answered.  When a training ends, the site keeps the model.
+    to is not answered.  When a training ends, the site keeps the model; of an analysis it keeps the result.
     """
     if context.invoked_subcommand is not None:
         return
     if data is None:
         raise FFGBError("say which file has this site's rows: --data FILE")
     from ffgb.data.reading import refuse_unreadable
-    from ffgb.data.sites import Site
-    from ffgb.deployment.agreement import Ledger
-    from ffgb.deployment.attendant import Attendant, Least
-    from ffgb.deployment.board import SiteBoard
-    from ffgb.deployment.identity import SiteIdentity
-    from ffgb.deployment.keepsake import Keepsake
     from ffgb.deployment.keys import check_name
-    from ffgb.deployment.site import Home, inputs_of
+    from ffgb.deployment.site import Home
 
     way = _way(join, server, tls, key, name, insecure=insecure, dry_run=dry_run)
     called = check_name(name or way.name or _called(way.address, data, key, insecure or dry_run))
     home = Home.of(way.address, called)
     refuse_unreadable(data)  # before anyone is asked
-    reading = _reading(context)
-    job = None
-    if config is None and (job := home.job if dry_run else _proposed(way, home)) is not None:
-        settings, target, task = _of_job(job, target, task, secure, policy)
+    rows = {"least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
+    given = {name: value for name, value in {"trainings": trainings, **rows}.items() if value is not None}
+    job = None if config is not None else home.job if dry_run else _proposed(way, home)
+    ways = _Ways(way, home, data, _reading(context), policy, given, key, log, technical, dry_run, yes, no_page)
+    if (analysis := _analysis(job, config, secure, policy, target or task)) is not None:
+        _analysed(ways, *analysis, job)
+    elif job is not None:
+        _trained(ways, *_of_job(job, target, task, secure, policy), job, no_geometry=no_geometry)
     else:
-        settings, target, task = _settings(config, target, task, secure)
-    given = {"trainings": trainings, "least_rows": least_rows, "least_class": least_class, "least_cell": least_cell}
-    rules = _rules(policy, settings, {name: value for name, value in given.items() if value is not None})
-    bounded, purse = _private(settings, rules, data)
-    known = {**_only(settings, "categories", "rare"), "reading": reading(settings), "bounded": bounded}
-    site = Site(called, data.absolute(), target, task, **known, content=content_hash(data))
-    least = Least(rules.least_rows, rules.least_class, rules.least_cell)
-    said = _introduced(site, least)
-    refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
-    inputs = inputs_of(data, settings, target, task, site.name, rules, site.reading)
-    agreement = None if dry_run else home.agreed(inputs)
-    if agreement is None:
-        _show_job(job)
-        agreement = _rehearsed(site, said, settings, rules, refused, technical=technical)
-        if dry_run:
-            return
-        home.agree(inputs, _consented(agreement, home, rules, yes))
-    if job is not None:
-        home.keep_job(job)
-    _allow(purse, settings, rules)
-    screen = _Screen()
-    attendant = Attendant(
-        *(site, settings, agreement, Ledger(home.ledger)),
-        refused=refused,
-        least=least,
-        policy=rules,
-        identity=SiteIdentity.of(
-            *(site.name, home.folder, key, rules, _acquainted(yes, screen), purse),
-            rows_of_a_unit=int(settings.get("unit_rows") or 1),
-        ),
-        log=log and log.absolute(),
-        board=SiteBoard(site.name, way.address),
-        keepsake=Keepsake(home.folder, settings, agreement.files),
-        job=job,
-    )
-    _attend(way, home, attendant, screen, no_page=no_page)
-    print("ffgb: this site has left", file=sys.stderr)
+        _trained(ways, *_settings(config, target, task, secure), job, no_geometry=no_geometry)
 
 
 @client_app.command()
@@ -312,6 +281,205 @@ def ledger(data: Annotated[Path, typer.Option(help="This site's file.")], as_jso
     if not rows and not as_json:
         raise FFGBError(f"no private training has used {data}: nothing is spent")
     print(json.dumps(rows)) if as_json else print_rows(rows)
+
+
+@final
+@dataclass(frozen=True)
+class _Ways:
+    """How a site takes part, as its owner says on the command line."""
+
+    way: _Way
+    home: Any
+    data: Path
+    reading: Callable[[Mapping[str, Any]], Any]
+    """How the file is read, given the options of the training."""
+    policy: Path | None
+    rules: Mapping[str, int]
+    """Rules that come before those of the policy."""
+    key: Path | None
+    log: Path | None
+    technical: bool
+    dry_run: bool
+    yes: bool
+    no_page: bool
+
+
+def _trained(
+    ways: _Ways, settings: dict[str, Any], target: str | None, task: str | None, job: bytes | None, *, no_geometry: bool
+) -> None:
+    """Be a site of a training, if the owner agrees."""
+    from ffgb.data.sites import Site
+    from ffgb.deployment.agreement import Ledger
+    from ffgb.deployment.attendant import Attendant, Least
+    from ffgb.deployment.board import SiteBoard
+    from ffgb.deployment.identity import SiteIdentity
+    from ffgb.deployment.keepsake import Keepsake
+    from ffgb.deployment.site import inputs_of
+
+    home, data, rules = ways.home, ways.data, _rules(ways.policy, settings, ways.rules)
+    bounded, purse = _private(settings, rules, data)
+    known = {**_only(settings, "categories", "rare"), "reading": ways.reading(settings), "bounded": bounded}
+    site = Site(home.name, data.absolute(), target, task, **known, content=content_hash(data))
+    least = Least(rules.least_rows, rules.least_class, rules.least_cell)
+    said = _introduced(site, least)
+    refused = frozenset({"GramOf", "SketchOf"} if no_geometry else ()) | frozenset(rules.refuse)
+    inputs = inputs_of(data, settings, target, task, site.name, rules, site.reading)
+    agreement = None if ways.dry_run else home.agreed(inputs)
+    if agreement is None:
+        _show_job(job)
+        agreement = _rehearsed(site, said, settings, rules, refused, technical=ways.technical)
+        if ways.dry_run:
+            return
+        home.agree(inputs, _consented(agreement, home, rules, ways.yes))
+    if job is not None:
+        home.keep_job(job)
+    _allow(purse, settings, rules)
+    screen = _Screen()
+    attendant = Attendant(
+        *(site, settings, agreement, Ledger(home.ledger)),
+        refused=refused,
+        least=least,
+        policy=rules,
+        identity=SiteIdentity.of(
+            *(site.name, home.folder, ways.key, rules, _acquainted(ways.yes, screen), purse),
+            rows_of_a_unit=int(settings.get("unit_rows") or 1),
+        ),
+        log=ways.log and ways.log.absolute(),
+        board=SiteBoard(site.name, ways.way.address),
+        keepsake=Keepsake(home.folder, settings, agreement.files),
+        job=job,
+    )
+    _attend(ways.way, home, attendant, screen, no_page=ways.no_page)
+    print("ffgb: this site has left", file=sys.stderr)
+
+
+def _analysis(
+    job: bytes | None, config: Path | None, secure: str | None, policy: Path | None, more: str | None
+) -> tuple[Any, bool] | None:
+    """The analysis that is proposed, or in a file of the owner's, and whether it is under masks; None: a training."""
+    from ffgb.deployment.analysis_job import is_analysis, read_analysis
+
+    text = job if config is None or not config.exists() else config.read_bytes()
+    if text is None or not is_analysis(text):
+        return None
+    analysis, masked = read_analysis(text.decode("utf-8", "replace"))
+    if more is not None:
+        raise FFGBError(
+            "the server's job is an analysis, which names its columns itself; leave --target and --task out"
+        )
+    if not masked:
+        _refuse_open(secure, policy)
+    return analysis, masked
+
+
+def _analysed(ways: _Ways, analysis: Any, masked: bool, job: bytes | None) -> None:
+    """Be a site of an analysis, if the owner agrees."""
+    from ffgb.cli.statistics import text_of
+    from ffgb.data.records import read_columns
+    from ffgb.data.sites import Site
+    from ffgb.deployment.agreement import Ledger
+    from ffgb.deployment.attendant import Attendant, Least
+    from ffgb.deployment.board import SiteBoard
+    from ffgb.deployment.course import AnalysisKeepsake, Course
+    from ffgb.deployment.identity import SiteIdentity
+    from ffgb.deployment.site import inputs_of
+
+    home, data = ways.home, ways.data.absolute()
+    options = {"least": analysis.least, **({} if masked else {"secure": "off"})}
+    rules, reading = _rules(ways.policy, options, ways.rules), ways.reading({})
+    if rules.epsilon:
+        raise FFGBError(
+            "the rules of this site have a privacy budget (epsilon), and an analysis adds no noise; remove epsilon "
+            "from the policy to take part"
+        )
+    content = content_hash(data)
+    least = Least(rules.least_rows, rules.least_class, rules.least_cell)
+    with _excused(ways):
+        columns = read_columns(data, home.name, analysis.columns_used, analysis.columns_of_text, reading)
+        analysis.check_site(columns)
+        course = Course(analysis, columns, secure=rules.secure)
+        least.check(course.said, {})
+    print(f"site {home.name}: {course.records.rows:,} rows with a value in every column", file=sys.stderr)
+    agreement = course.agreement(rules.trainings)
+    inputs = inputs_of(data, {}, *agreement.questions, home.name, rules, reading)
+    if ways.dry_run or home.agreed(inputs) is None:
+        _show_analysis(course, rules, technical=ways.technical)
+        if ways.dry_run:
+            return
+        home.agree(inputs, _consented(agreement, home, rules, ways.yes))
+    if job is not None:
+        home.keep_job(job)
+    screen = _Screen()
+    attendant = Attendant(
+        *(Site(home.name, data, content=content), None, agreement, Ledger(home.ledger)),
+        refused=frozenset(rules.refuse),
+        least=least,
+        policy=rules,
+        identity=SiteIdentity.of(home.name, home.folder, ways.key, rules, _acquainted(ways.yes, screen)),
+        log=ways.log and ways.log.absolute(),
+        board=SiteBoard(home.name, ways.way.address),
+        keepsake=AnalysisKeepsake(home.folder, job or agreement.questions[0][1].encode(), text_of),
+        job=job,
+        course=course,
+    )
+    _attend(ways.way, home, attendant, screen, no_page=ways.no_page)
+    print("ffgb: this site has left", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _excused(ways: _Ways) -> Iterator[None]:
+    """If this site's file does not fit the analysis, the server hears that: of columns it has named them itself."""
+    from ffgb.data.files import MissingColumnsError
+    from ffgb.deployment.site import connection, excuse
+
+    try:
+        yield
+    except FFGBError as error:
+        why = error.lacking if isinstance(error, MissingColumnsError) else None
+        if not ways.dry_run:
+            way, console = ways.way, Console(stderr=True)
+            with ways.home.alone(), stopped() as stop:
+                node = connection(way.address, ways.home, way.tls, way.key, insecure=way.insecure)
+                text = f"its file has {why}" if why else "its file does not fit; its owner sees why"
+                excuse(node, text, stop, lambda text: tell(console, text))
+        raise
+
+
+def _show_analysis(course: Any, rules: Any, *, technical: bool) -> None:
+    """The analysis that the owner is asked to agree to, and what would leave the site."""
+    from ffgb.deployment.consent import analysis_in_words, course_in_words
+
+    if technical:
+        sent, size = course.rehearsed()
+        rows: list[dict[str, Any]] = [
+            {
+                "what": each.what,
+                "arrays": ", ".join(f"{n} {d}{list(s)}" for n, d, s in each.arrays),
+                "bytes": each.bytes,
+            }
+            for each in sent
+        ]
+        print_rows(rows)
+        masks = "All sums are under masks." if rules.secure else "The server can compute rows from these sums."
+        print(f"{size:,.0f} bytes in all, with the rows of this site alone.  {masks}", file=sys.stderr)
+        return
+    console = Console(stderr=True, highlight=False)
+    titles = ("The analysis that the server proposes", "What leaves this site", "The rules of this site")
+    told = (analysis_in_words(course.analysis), course_in_words(course, rules), rules.in_words())
+    for title, texts in zip(titles, told, strict=True):
+        console.print(f"\n[bold]{title}[/bold]")
+        for text in texts:
+            tell(console, text, "• ")
+    console.print("\nEvery array that would be sent: --technical", markup=False)
+
+
+def _refuse_open(secure: str | None, policy: Path | None) -> None:
+    """Raise an FFGBError at a job without masks, unless the owner has said that it may be."""
+    if secure != "off" and policy is None:
+        raise FFGBError(
+            'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
+            "and could compute rows from them; agree to that with --secure off"
+        )
 
 
 def _private(settings: Mapping[str, Any], rules: Any, data: Path) -> tuple[Any, Any]:
@@ -523,13 +691,13 @@ def _attend(way: _Way, home: Any, attendant: Any, screen: _Screen, *, no_page: b
     def say(text: str) -> None:
         tell(console, text)
 
-    with home.alone(), _stopped() as stop:
+    with home.alone(), stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
             say(f"joined {way.address} as {home.name}")
         node = connection(way.address, home, way.tls, way.key, insecure=way.insecure)
         if not way.insecure:
             say(f"the fingerprint of this site's key is {fingerprint(der(node.key, 'its key'))}")
-        with _page(attendant.board, "site", no_page, say), console.status("starting") as status:
+        with served_page(attendant.board, "site", no_page, say), console.status("starting") as status:
 
             def state(text: str) -> None:
                 attendant.board.state(text)
@@ -548,7 +716,7 @@ def _proposed(way: _Way, home: Any) -> bytes | None:
     def say(text: str) -> None:
         tell(console, text)
 
-    with home.alone(), _stopped() as stop:
+    with home.alone(), stopped() as stop:
         if way.invitation is not None and home.join(way.invitation, stop, say):
             say(f"joined {way.address} as {home.name}")
         node = None if stop.is_set() else connection(way.address, home, way.tls, way.key, insecure=way.insecure)
@@ -576,11 +744,8 @@ def _of_job(
                 f"the server's job has {name} = {printable(values[name])!r}, and here it is {given!r}; leave it out "
                 "here and make the file fit, or ask the server's operator"
             )
-    if values.get("secure") == "off" and secure != "off" and policy is None:
-        raise FFGBError(
-            'the server\'s job is without masks (secure = "off"): the server would see the sums of this site alone, '
-            "and could compute rows from them; agree to that with --secure off"
-        )
+    if values.get("secure") == "off":
+        _refuse_open(secure, policy)
     target, task = (given or values.pop(name, None) for name, given in (("target", target), ("task", task)))
     rest = {name: value for name, value in values.items() if name not in ("target", "task")}
     return {**rest, "data": ["sites"]}, target, task
@@ -673,7 +838,7 @@ def _called(address: str, data: Path, key: Path | None, trial: bool) -> str:
 
 
 @contextlib.contextmanager
-def _stopped() -> Iterator[threading.Event]:
+def stopped() -> Iterator[threading.Event]:
     """Ctrl-C and SIGTERM set this; a second Ctrl-C ends the process at once."""
     stop = threading.Event()
 
@@ -693,7 +858,7 @@ def _stopped() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def _page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Iterator[None]:
+def served_page(board: Any, kind: str, off: bool, say: Callable[[str], None]) -> Iterator[None]:
     """A page on this machine that shows what is going on."""
     if off:
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from ffgb.runs.cox import CoxResult
     from ffgb.runs.glm import GLMResult
     from ffgb.runs.kaplan_meier import SurvivalResult
-    from ffgb.runs.statistics import Data
+    from ffgb.runs.statistics import Data, Result
 
     Others: TypeAlias = Mapping[str, GLMResult | CoxResult | FFGBError]
 
@@ -29,6 +31,31 @@ WIDE = 100
 """Columns of a terminal that has room for ratios beside coefficients."""
 DATA = Annotated[list[Path], typer.Option(help="A site's CSV, Parquet or SQL file: repeat it.", show_default=False)]
 LEAST = Annotated[int, typer.Option(help="Rows of all sites that each category and cell must have.", min=1)]
+FORMULA = Annotated[str | None, typer.Option(help="For example 'outcome ~ age + C(stage) * sex + site'.")]
+TARGET = Annotated[str | None, typer.Option(help="The outcome, if there is no formula.")]
+COLUMNS = Annotated[str, typer.Option(help="The columns that explain it, if there is no formula: age,sex.")]
+FAMILY = Annotated[
+    str | None,
+    typer.Option(help="gaussian, binomial, poisson or gamma.", show_default="binomial for text, gaussian for numbers"),
+]
+WEIGHTS = Annotated[str | None, typer.Option(help="A column of prior weights.")]
+OFFSET = Annotated[str | None, typer.Option(help="A column that is added to the linear predictor.")]
+EXPOSURE = Annotated[str | None, typer.Option(help="A column that counts are a rate of (poisson, gamma).")]
+CATEGORIES = Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")]
+REFERENCE = Annotated[list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")]
+ERRORS = Annotated[str, typer.Option(help="Standard errors: model, hc0 or hc1 (robust), site (clustered).")]
+TIME = Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")]
+EVENT = Annotated[str, typer.Option(help="1 for an event, 0 for none.")]
+COX_FORMULA = Annotated[str | None, typer.Option(help="The columns that explain the time: 'age + C(stage) * sex'.")]
+COX_COLUMNS = Annotated[str, typer.Option(help="The same without a formula: age,sex.")]
+STRATA = Annotated[str, typer.Option(help="Columns whose categories have baselines of their own.")]
+TIES = Annotated[str, typer.Option(help="How events at the same time count: efron or breslow.")]
+PENALTY = Annotated[float, typer.Option(help="Penalty on squared coefficients of standardised columns, a row.")]
+COX_ERRORS = Annotated[str, typer.Option(help="Standard errors: model, robust, site (clustered).")]
+BY = Annotated[str | None, typer.Option(help="A column with groups to compare, or site.")]
+TIMES = Annotated[
+    str, typer.Option(help="Ends of intervals: 365,730,1095.", show_default="about 20, by the number of events")
+]
 SECURE = Annotated[str, typer.Option(help="on: add totals up under masks, to try them (needs three sites).")]
 LEVEL = Annotated[float, typer.Option(help="Level of the confidence intervals.")]
 LEAVE_OUT = Annotated[bool, typer.Option("--leave-out", help="Also fit it without each site, one after the other.")]
@@ -37,25 +64,16 @@ LEAVE_OUT = Annotated[bool, typer.Option("--leave-out", help="Also fit it withou
 @app.command()
 def glm(
     data: DATA,
-    formula: Annotated[str | None, typer.Option(help="For example 'outcome ~ age + C(stage) * sex + site'.")] = None,
-    target: Annotated[str | None, typer.Option(help="The outcome, if there is no formula.")] = None,
-    columns: Annotated[str, typer.Option(help="The columns that explain it, if there is no formula: age,sex.")] = "",
-    family: Annotated[
-        str | None,
-        typer.Option(
-            help="gaussian, binomial, poisson or gamma.", show_default="binomial for text, gaussian for numbers"
-        ),
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="A column of prior weights.")] = None,
-    offset: Annotated[str | None, typer.Option(help="A column that is added to the linear predictor.")] = None,
-    exposure: Annotated[str | None, typer.Option(help="A column that counts are a rate of (poisson, gamma).")] = None,
-    categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
-    reference: Annotated[
-        list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
-    ] = None,
-    errors: Annotated[
-        str, typer.Option(help="Standard errors: model, hc0 or hc1 (robust), site (clustered).")
-    ] = "model",
+    formula: FORMULA = None,
+    target: TARGET = None,
+    columns: COLUMNS = "",
+    family: FAMILY = None,
+    weights: WEIGHTS = None,
+    offset: OFFSET = None,
+    exposure: EXPOSURE = None,
+    categories: CATEGORIES = "",
+    reference: REFERENCE = None,
+    errors: ERRORS = "model",
     level: LEVEL = 0.95,
     least: LEAST = 10,
     secure: SECURE = "off",
@@ -64,10 +82,10 @@ def glm(
 ) -> None:
     """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values.
 
-    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    The files of all sites are read on this machine.  `ffgb server glm` asks sites elsewhere.
     """
     from ffgb.runs.glm import glm as fit
-    from ffgb.runs.statistics import without_each
+    from ffgb.runs.statistics import references, without_each
 
     chosen: dict[str, Any] = {"errors": errors, "target": target, "columns": words(columns), "family": family}
     with Console(stderr=True).status("reading the files") as status:
@@ -99,22 +117,16 @@ def glm(
 @app.command()
 def cox(
     data: DATA,
-    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
-    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
-    formula: Annotated[
-        str | None, typer.Option(help="The columns that explain the time: 'age + C(stage) * sex'.")
-    ] = None,
-    columns: Annotated[str, typer.Option(help="The same without a formula: age,sex.")] = "",
-    strata: Annotated[str, typer.Option(help="Columns whose categories have baselines of their own.")] = "",
-    categories: Annotated[str, typer.Option(help="Columns that are categories though they look like numbers.")] = "",
-    reference: Annotated[
-        list[str] | None, typer.Option(help="The reference category of a column: sex=F.  Repeat it.")
-    ] = None,
-    ties: Annotated[str, typer.Option(help="How events at the same time count: efron or breslow.")] = "efron",
-    penalty: Annotated[
-        float, typer.Option(help="Penalty on squared coefficients of standardised columns, a row.")
-    ] = 0.0,
-    errors: Annotated[str, typer.Option(help="Standard errors: model, robust, site (clustered).")] = "model",
+    time: TIME,
+    event: EVENT,
+    formula: COX_FORMULA = None,
+    columns: COX_COLUMNS = "",
+    strata: STRATA = "",
+    categories: CATEGORIES = "",
+    reference: REFERENCE = None,
+    ties: TIES = "efron",
+    penalty: PENALTY = 0.0,
+    errors: COX_ERRORS = "model",
     level: LEVEL = 0.95,
     least: LEAST = 10,
     secure: SECURE = "off",
@@ -123,10 +135,10 @@ def cox(
 ) -> None:
     """Fit Cox's proportional hazards model, with a baseline for each site, by totals: hazard ratios.
 
-    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    The files of all sites are read on this machine.  `ffgb server cox` asks sites elsewhere.
     """
     from ffgb.runs.cox import cox as fit
-    from ffgb.runs.statistics import without_each
+    from ffgb.runs.statistics import references, without_each
 
     chosen: dict[str, Any] = {"ties": ties, "errors": errors}
     with Console(stderr=True).status("reading the files") as status:
@@ -160,12 +172,10 @@ def cox(
 @app.command()
 def survival(
     data: DATA,
-    time: Annotated[str, typer.Option(help="The time until the event, or until the end of observation.")],
-    event: Annotated[str, typer.Option(help="1 for an event, 0 for none.")],
-    by: Annotated[str | None, typer.Option(help="A column with groups to compare, or site.")] = None,
-    times: Annotated[
-        str, typer.Option(help="Ends of intervals: 365,730,1095.", show_default="about 20, by the number of events")
-    ] = "",
+    time: TIME,
+    event: EVENT,
+    by: BY = None,
+    times: TIMES = "",
     level: LEVEL = 0.95,
     least: LEAST = 10,
     secure: SECURE = "off",
@@ -173,7 +183,7 @@ def survival(
 ) -> None:
     """Kaplan and Meier's survival curves of all sites' rows, by totals, and the log-rank test of groups.
 
-    The files of all sites are read on this machine: `ffgb server` does not ask these questions yet.
+    The files of all sites are read on this machine.  `ffgb server survival` asks sites elsewhere.
     """
     from ffgb.runs.kaplan_meier import survival_curves
 
@@ -223,17 +233,6 @@ def _show_without(names: Sequence[str], others: Others) -> None:
             say(f"none without {name}: {error}")
 
 
-def references(pairs: list[str]) -> dict[str, str]:
-    """Reference categories from column=category."""
-    found = {}
-    for pair in pairs:
-        name, equals, level = pair.partition("=")
-        if not equals:
-            raise FFGBError(f"{option('reference', pair)} is not column=category, for example sex=F")
-        found[name.strip()] = level.strip()
-    return found
-
-
 def switch(word: str) -> bool:
     if word not in ("on", "off"):
         raise FFGBError(f"{option('secure')} is on or off, not {word!r}")
@@ -278,8 +277,12 @@ def _show(found: GLMResult) -> None:
         f"deviance {shown(found.deviance)} on {found.df_residual:,} degrees of freedom, dispersion "
         f"{shown(found.dispersion)}, AIC {found.aic:.2f}, BIC {found.bic:.2f}"
     )
-    masks = " under masks" if found.masked else ""
-    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+    say(f"{found.steps} steps{_sent(found.bytes_up, masked=found.masked)}")
+
+
+def _sent(size: float, *, masked: bool) -> str:
+    """What a site has sent, as far as it is known where the result is shown."""
+    return (f"; {in_bytes(size)} sent by a site" if size else "") + " under masks" * masked
 
 
 def _show_cox(found: CoxResult) -> None:
@@ -312,9 +315,8 @@ def _show_cox(found: CoxResult) -> None:
     say(f"c-index {overall} within sites, on the rows of the fit")
     if by_site:
         console.print(Text(printable(f"by site: {by_site}")), soft_wrap=not console.is_terminal)
-    masks = " under masks" if found.masked else ""
     say(f"log partial likelihood {found.loglik:.2f}, without columns {found.null_loglik:.2f}")
-    say(f"{found.steps} steps; {in_bytes(found.bytes_up)} sent by a site{masks}")
+    say(f"{found.steps} steps{_sent(found.bytes_up, masked=found.masked)}")
 
 
 def _show_curves(found: SurvivalResult) -> None:
@@ -338,6 +340,29 @@ def _show_curves(found: SurvivalResult) -> None:
     if found.test is not None:
         test = found.test
         say(f"log-rank test: chi2 {test.chi2:.2f} on {test.degrees} degrees of freedom, p {p_value(test.p_value)}")
+
+
+def show(found: Result) -> None:
+    """A result as people read it."""
+    from ffgb.runs.cox import CoxResult
+    from ffgb.runs.glm import GLMResult
+    from ffgb.runs.kaplan_meier import SurvivalResult
+
+    match found:
+        case GLMResult():
+            _show(found)
+        case CoxResult():
+            _show_cox(found)
+        case SurvivalResult():
+            _show_curves(found)
+
+
+def text_of(found: Result) -> str:
+    """The same, as a text."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        show(found)
+    return text.getvalue()
 
 
 def shown(value: float) -> str:

@@ -488,20 +488,24 @@ def site_names(paths: Sequence[Path]) -> tuple[str, ...]:
 # Reading
 
 
-def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
+def read_table(path: Path, kinds: Mapping[str, str], reading: Reading = PLAIN) -> pd.DataFrame:
     """A table or a query as a table; columns of the kind "text" are read as they are written."""
     refuse_unreadable(path)
     if kind_of(path) == "NPZ":
         raise FFGBError(f"{path} has an array, and columns with names are needed; give a .csv or .parquet file")
-    frame, notes = read_frame(path, kinds)
+    frame, notes = read_frame(path, {**reading.kinds, **kinds}, reading)
     _tell(notes)
     return frame
 
 
-def missing_columns(where: str, names: Sequence[str], known: Sequence[str]) -> FFGBError:
-    """The error for columns that a table has not."""
-    plural = "s" * (len(names) > 1)
-    return FFGBError(f"{where} has no column{plural} {_list(names)}{_hint(names[0], known)}; it has {_list(known)}")
+@final
+class MissingColumnsError(FFGBError):
+    """A table has not the columns that are named."""
+
+    def __init__(self, where: str, names: Sequence[str], known: Sequence[str]) -> None:
+        self.lacking = f"no column{'s' * (len(names) > 1)} {_list(names)}"
+        """What it lacks, without what it has."""
+        super().__init__(f"{where} has {self.lacking}{_hint(names[0], known)}; it has {_list(known)}")
 
 
 def _read_site(

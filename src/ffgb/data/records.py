@@ -6,8 +6,8 @@ Rows stay as they are: nothing is standardised, filled in or held out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -15,16 +15,19 @@ import numpy as np
 import pandas as pd
 
 from ffgb.core.points import Points
-from ffgb.core.questions import Ask, Here
+from ffgb.core.proofs import Keyed, Proven, key_of
+from ffgb.core.questions import Ask, Here, Question
 from ffgb.core.regression.design import Records
 from ffgb.core.survey import NameCounts, NamesIn, Surveyed, fits
 from ffgb.core.types import Array
-from ffgb.data.files import missing_columns, read_table
+from ffgb.data.files import MissingColumnsError, read_table
 from ffgb.data.preprocess import NUMBER, TEXT, raw
+from ffgb.data.reading import PLAIN, Reading
 from ffgb.data.survey import Wanted, names_of
 from ffgb.errors import FFGBError, option
 from ffgb.privacy.integers import to_integers
 from ffgb.protocol.codec import Message
+from ffgb.protocol.describe import hash_of
 from ffgb.protocol.messages import Asked
 from ffgb.protocol.sending import Sending
 
@@ -69,10 +72,12 @@ class SiteColumns:
         return Records(numbers, codes, left, self.rows - left)
 
 
-def read_columns(file: Path, site: str, names: Collection[str], text: Collection[str]) -> SiteColumns:
+def read_columns(
+    file: Path, site: str, names: Collection[str], text: Collection[str], reading: Reading = PLAIN
+) -> SiteColumns:
     """The columns of a file that have these names; `text` are categories though they may look like numbers."""
     kinds = dict.fromkeys(text, TEXT)
-    return columns_of(read_table(file, kinds), site, str(file), names, text)
+    return columns_of(read_table(file, kinds, reading), site, str(file), names, text)
 
 
 def columns_of(
@@ -86,7 +91,7 @@ def columns_of(
         codes[SITE] = np.zeros(len(frame), np.int8), (site,)
         lacking.remove(SITE)
     if lacking:
-        raise missing_columns(where, lacking, list(map(str, frame.columns)))
+        raise MissingColumnsError(where, lacking, list(map(str, frame.columns)))
     for name in names:
         if name in codes:
             continue
@@ -136,16 +141,36 @@ def _named(names: Sequence[str], column: str, where: str) -> Sequence[str]:
 class RowRespondent:
     """A client of a statistical model: it answers questions about names of categories, and about its rows."""
 
-    def __init__(self, i: int, records: Records) -> None:
-        self.i, self.records, self.version = i, records, -1
+    def __init__(
+        self,
+        i: int,
+        records: Records,
+        least: int = 1,
+        *,
+        secret: Callable[[], tuple[bytes, bool]] = lambda: (b"", False),
+        guard: Callable[[Question, bytes], None] = lambda question, secret: None,
+    ) -> None:
+        """`secret` is what all sites know and the server does not, and whether this one leads; `guard` raises an
+        FFGBError at a question that is not to be answered.  Names are spelled out of categories with `least` rows."""
+        self.i, self.records, self.version, self.secret, self.guard = i, records, -1, secret, guard
         self.points = Points(i, np.zeros((1, 1), np.float32), np.zeros(1))
-        self.surveyed = Surveyed((records.rows, 0), {}, {name: _counts(*c) for name, c in records.codes.items()})
+        names = {name: _counts(*c) for name, c in records.codes.items()}
+        self.surveyed = Surveyed((records.rows, 0), {}, names, fewest={"": least})
 
     def answer(self, sending: Sending) -> Message:
         if not isinstance(sending, Asked):
             raise FFGBError("a site of a statistical model answers questions alone")
+        secret, leads = self.secret()
         question = sending.question
-        said: object = self.surveyed if isinstance(question, NameCounts | NamesIn) else self.records
+        self.guard(question, secret)
+        asked = question.question if isinstance(question, Proven) else question
+        said: object = self.records
+        if isinstance(asked, NameCounts | NamesIn):
+            if (secret, leads) != (self.surveyed.salt, self.surveyed.leads):
+                self.surveyed = replace(self.surveyed, salt=secret, leads=leads)
+            said = self.surveyed
+        if isinstance(question, Proven):
+            said = Keyed(said, key_of(secret, question.number, hash_of(asked)), leads)
         here = Here(self.points, sending.weighting.share(1.0), said=said)
         part = to_integers(question.part(here), question.sums)
         return Message("part", sending.round, self.i, {"points": 1}, part)
@@ -159,16 +184,17 @@ def _counts(codes: Array, names: Sequence[str]) -> dict[str, int]:
     return {name: int(n) for name, n in zip(names, counts, strict=True) if n}
 
 
-def agreed_kinds(sites: Sequence[SiteColumns], names: Sequence[str]) -> list[str]:
-    """The columns that are categories: the same at all sites."""
+def agreed_kinds(sites: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """The columns that are categories, from the kinds of each site's: they are the same at all sites."""
     for name in names:
-        kinds = {site.kind(name): site.name for site in sites}
+        kinds = {kinds[name]: site for site, kinds in sites.items()}
         if len(kinds) > 1:
             raise FFGBError(
                 f"column {name!r} is text at {kinds[TEXT]} and numbers at {kinds[NUMBER]}; write it the same way "
                 f"everywhere, or name it with {option('categories')}"
             )
-    return [name for name in names if sites[0].kind(name) == TEXT]
+    first = next(iter(sites.values()))
+    return [name for name in names if first[name] == TEXT]
 
 
 def levels_of(

@@ -36,6 +36,7 @@ from ffgb.deployment.agreement import (
     merged,
 )
 from ffgb.deployment.board import SiteBoard
+from ffgb.deployment.course import AnalysisKeepsake, Course
 from ffgb.deployment.identity import SiteIdentity
 from ffgb.deployment.keepsake import Keepsake
 from ffgb.deployment.policy import Policy
@@ -293,10 +294,12 @@ class Attendant:
         log: Path | None = None,
         board: SiteBoard | None = None,
         say: Callable[[str], None] = lambda text: None,
-        keepsake: Keepsake | None = None,
+        keepsake: Keepsake | AnalysisKeepsake | None = None,
         job: bytes | None = None,
+        course: Course | None = None,
     ) -> None:
-        """`keepsake` keeps the model when a training ends; `job` is what the owner agreed to, if the server sent it.
+        """`keepsake` keeps the model when a training ends; `job` is what the owner agreed to, if the server sent it;
+        `course` is the analysis that it is, if it is no training.
 
         Without an agreement everything is answered.  `refused` are statistics that its owner never answers;
         `say` is told of every message.  With an identity and a policy that says so, it answers under masks alone.
@@ -313,7 +316,7 @@ class Attendant:
         self.site, self.settings, self.agreement, self.ledger = site, settings, agreement, ledger or Ledger()
         self.refused, self.least, self.log, self.say = refused, least or Least(rows=1), log, say
         self.board = board or SiteBoard(site.name, "")
-        self.keepsake, self.job, self.announce = keepsake, job, say
+        self.keepsake, self.job, self.announce, self.course = keepsake, job, say, course
         self.training: str | None = None
         self.private = None if identity is None or identity.purse is None else public_form(site)
         """The table and the classes of the schema file, if nothing leaves this site without noise."""
@@ -374,7 +377,7 @@ class Attendant:
         """What this site says of itself, and the same as it travels."""
         if self._hello is None:
             with self._in_private():
-                said = self.site.describe()
+                said = self.site.describe() if self.course is None else self.course.said
             key = "" if self.identity is None else self.identity.registered.hex()
             hidden = self.secure or self.private is not None
             self._hello = hello(self.site, said, private=hidden, key=key), said
@@ -399,8 +402,10 @@ class Attendant:
             self.board.left("who is here", "before training", (), len(told))
             return {"hello": told}, {}
         if said.get("ended"):
-            return self._end(data, said)
+            return self._end(data, said) if self.course is None else self._concluded(self.course, data, said)
         self._admit(said)
+        if self.course is not None:
+            return self._follow(self.course, data, said)
         if said.get("survey"):
             return self._survey(data["message"], [int(i) for i in said["clients"]])
         if "schema" in data:
@@ -451,7 +456,7 @@ class Attendant:
 
     def _keep(self, data: Mapping[str, bytes], seed: int) -> None:
         """Keep the model, and tell the owner."""
-        if self.keepsake is None:
+        if not isinstance(self.keepsake, Keepsake):
             return
         assert self.schema is not None
         with self._in_private():
@@ -470,42 +475,98 @@ class Attendant:
         draws = b"" if self.identity is None else self.identity.secret(DRAWS + (self.training or "").encode())
         return self.site.move_in(schema, seed, self._identity(), draws)
 
+    def _follow(
+        self, course: Course, data: Mapping[str, bytes], said: Mapping[str, Any]
+    ) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """Answers in an analysis: with the totals that the server shows it is known which question is the next one."""
+        if decode(data["message"], QUESTIONS).kind not in MASKING and not course.takes(data, str(said["schema"])):
+            self._log([_line("out", "needs the totals of the analysis")])
+            return {}, {"needs": "schema"}
+        return self._survey(data["message"], [int(i) for i in said["clients"]])
+
+    def _concluded(
+        self, course: Course, data: Mapping[str, bytes], said: Mapping[str, Any]
+    ) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """The analysis is over: the result that the totals lead to is kept."""
+        if said.get("training") != self.training or self._surveyor is None:
+            raise FFGBError("the server says that an analysis has ended in which this site has no part")
+        if not course.takes(data, str(said["schema"])):
+            raise FFGBError("the server does not show all totals of the analysis that has ended")
+        self._log([_line("in", "analysis has ended", bytes=sum(map(len, data.values())))])
+        secret, _ = self._secret(self._surveyor, next(iter(self._surveyor.clients)))
+        try:
+            found = course.result(secret)
+        except FFGBError as error:
+            self.announce(f"the analysis has ended without a result: {error}")
+        else:
+            for text in self.keepsake.keep(found) if isinstance(self.keepsake, AnalysisKeepsake) else ():
+                self.announce(text)
+        self._surveyor, self.ended = None, True
+        self.say("waiting for another analysis or training; Ctrl-C ends")
+        return {}, {"thanks": True}
+
     def _survey(self, data: bytes, clients: Sequence[int]) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """Answers about the file, before sites agree on a table."""
+        """Answers about the file, before sites agree on a table, or in an analysis."""
         question = decode(data, QUESTIONS)
-        what = what_leaves(question)
-        self.board.asked(what, "before training", len(data))
-        if self.identity is None and question.kind in MASKING:
-            raise FFGBError("this site takes part in no secure training: it has no identity")
-        if question.kind not in MASKING and what not in SURVEY:
-            raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
-        if self._failing and question.kind not in MASKING:
-            raise FFGBError(f"this site has not agreed to {FAILING}")
+        what, when = what_leaves(question), "before training" if self.course is None else "analysis"
+        self.board.asked(what, when, len(data))
+        self._may_ask(question, what)
         host, answers = self._surveying(clients[0]), dict[str, bytes]()
         respondent = host.clients.get(clients[0])
-        for i, answer in host.answers(data, [i for i in clients if i in host.clients]):
+        with one_blas_thread():
+            found = list(host.answers(data, [i for i in clients if i in host.clients]))
+        for i, answer in found:
             message = decode(self._as_sent(question, answer))
             self._tell_of(question, message)
             why = self._bare(message) or self._about_masks(question, message, host)
             if why is None and message.kind in ("masked", "part") and self.agreement is not None:
-                entry, training = f"{what} of its file", self.training or ""
-                digest = self._digest(question, host, i) if message.kind == "masked" else digest_of(answer)
-                if digest not in (known := self.ledger.known(training, entry)) and len(known) >= SURVEY[what]:
-                    why = f"this site has answered {len(known)} different {shown(what)}, and answers no more"
-                else:
-                    self.ledger.note(training, entry, digest, len(answer))
+                why = self._one_more(question, host, i, message, answer)
             if why is None and isinstance(respondent, Respondent):
                 for column, name in sorted(respondent.named):
                     self.ledger.note(self.training or "", NAMED, _named(column, name), 0)
                 respondent.named.clear()
             answers[str(i)] = encode(message) if why is None else self._refuse(question, i, why)
-            self.board.left(what, "before training", (), len(answers[str(i)]))
+            self.board.left(what, when, (), len(answers[str(i)]))
         self._log([written_down(data, "in"), *(written_down(a, "out") for a in answers.values())])
-        self.say(f"before training: {called(what)}, {_sent(answers)}")
+        self.say(f"{when}: {called(what)}, {_sent(answers)}")
         return answers, {}
+
+    def _may_ask(self, question: Message, what: str) -> None:
+        """Raise an FFGBError if such a question is not answered about a file."""
+        if self.identity is None and question.kind in MASKING:
+            raise FFGBError("this site takes part in no secure training: it has no identity")
+        if question.kind in MASKING:
+            return
+        if self.course is None and what not in SURVEY:
+            raise FFGBError(f"before sites agree on a table, {shown(what)} is not answered")
+        if self.course is not None and what not in self.course.kinds:
+            raise FFGBError(f"this site has not agreed to {shown(what)}, which is no part of its analysis")
+        if self.course is not None and what.removeprefix("question ") in self.refused:
+            raise FFGBError(f"this site has not agreed to {what}: refuse in its policy")
+        if self._failing:
+            raise FFGBError(f"this site has not agreed to {FAILING}")
+
+    def _one_more(self, question: Message, host: Host, i: int, message: Message, answer: bytes) -> str | None:
+        """Why an answer about the file does not leave, if there were too many; if it leaves, that is written down."""
+        what, training = what_leaves(question), self.training or ""
+        if self.course is not None:
+            # an answer follows from its question: the file is read once, and the site's masks are never used twice
+            # names are asked for by hashes that are others in each run of the server
+            entry, most = f"{what} {_number(question)}", SURVEY.get(what, REPEATS)
+            digest = digest_of(_content(question))
+        else:
+            entry, most = f"{what} of its file", SURVEY[what]
+            digest = self._digest(question, host, i) if message.kind == "masked" else digest_of(answer)
+        if digest not in (known := self.ledger.known(training, entry)) and len(known) >= most:
+            return f"this site has answered {len(known)} different {shown(what)}, and answers no more"
+        self.ledger.note(training, entry, digest, len(answer))
+        return None
 
     def _surveying(self, i: int) -> Host:
         """The client that answers questions about the file."""
+        if self._surveyor is None and self.course is not None:
+            host = self._surveyor = Host(self._identity())
+            host.clients = {i: self.course.respondent(i, lambda: self._secret(host, i))}
         if self._surveyor is None:
             with self._in_private():
                 _, said = self.described()
@@ -796,6 +857,12 @@ class Attendant:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.writelines(lines)
+
+
+def _number(question: Message) -> int:
+    """The place of a question in an analysis."""
+    recipe = question.values["recipe"]
+    return int(recipe[0]["number"])
 
 
 def _named(column: str, name: str) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from ffgb.data.files import Columns
 from ffgb.deployment.agreement import Agreement
+from ffgb.deployment.course import Course
 from ffgb.deployment.policy import Policy
-from ffgb.deployment.words import WORDS
+from ffgb.deployment.words import called
 from ffgb.protocol.codec import Sent, shown
+from ffgb.runs.statistics import Analysis
 
 
 def in_words(
@@ -58,9 +60,50 @@ def in_words(
     ]
 
 
+def analysis_in_words(analysis: Analysis[Any]) -> list[str]:
+    """An analysis as sentences, for whoever must allow it."""
+    columns = ", ".join(shown(name) for name in analysis.columns_used)
+    return [
+        shown(analysis.in_words()),
+        f"It uses the columns {columns}, and no others.",
+        f"It stops if a category, or a cell of categories, has fewer than {analysis.least} rows at all sites together.",
+    ]
+
+
+def course_in_words(course: Course, policy: Policy) -> list[str]:
+    """What leaves a site in an analysis, as sentences."""
+    sent, size = course.rehearsed()
+    records = course.records
+    missing = f"  {records.left_out:,} more have a missing value, and are left out." if records.left_out else ""
+    sums = (
+        "Rows never leave this site.  Sums over its rows do.  All sums leave it under masks: random numbers that "
+        "cancel when the sums of all sites are added.  The server learns the sums over the rows of all sites "
+        "together, and not those of this site alone, unless other sites help it."
+        if policy.secure
+        else "The file stays here, and sums over its rows leave this site.  Sums leave it WITHOUT masks: the server "
+        "sees the sums of this site alone, and can compute rows from them (docs/what-leaves.md)."
+    )
+    proof = (
+        "The totals come with a proof, which the server cannot make by itself."
+        if policy.secure
+        else "Without masks the server can show totals that it has made up."
+    )
+    return [
+        sums,
+        f"This site takes part with {records.rows:,} rows.{missing}",
+        "It tells the server the names of these columns, and whether they hold numbers or text.",
+        f"It sends {_listed(sent)}.",
+        "It answers only what this analysis asks next.  To know that, it computes what the server computes, from the "
+        f"totals that the server shows.  {proof}",
+        f"That is about {size / 1e6:,.1f} million bytes in all.",
+        "All sites and the server get the result.  It says something about the rows that it was computed from, as "
+        "every statistic does.",
+    ]
+
+
 def _listed(sent: Sequence[Sent]) -> str:
     kinds = dict.fromkeys(one.what.partition(",")[0] for one in sent if not one.what.startswith("ready"))
-    words = [WORDS.get(kind, shown(kind)) for kind in kinds]
+    words = [called(kind) for kind in kinds]
     if not words:
         return "nothing"
     return "; ".join(words)

@@ -150,7 +150,8 @@ class Policy:
             f"Each interval, category and leaf has at least {self.least} rows of all sites together.",
             f"The model has at most {self.parameters_per_row:g} numbers for each row of all sites.",
             *(["If a total is impossible, the server may see this site's part of it, once."] if self.reopen else []),
-            f"It takes part in up to {self.trainings} training{'s' * (self.trainings != 1)} with this server.",
+            f"It takes part in up to {self.trainings} training{'s' * (self.trainings != 1)} with this server; "
+            "an analysis counts as one.",
             *([f"It never answers {', '.join(self.refuse)}."] if self.refuse else []),
         ]
 

@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -97,6 +97,40 @@ def serve(
 ) -> Result:
     """Train with sites until it is over, or told to stop; an FFGBError says what went wrong."""
 
+    job = job_text(task.settings, task.target, task.task).encode()
+    with opened(service, job, board=board, say=say, warn=warn) as door:
+        return federate(
+            door.grid,
+            service,
+            task,
+            out,
+            keys=door.keys,
+            keys_of_sites=door.keys_of_sites,
+            board=board,
+            say=door.say,
+            stop=stop,
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Door:
+    """Where sites come in."""
+
+    grid: Counted
+    keys: Callable[[], Mapping[int, str] | None]
+    """The sites by their nodes."""
+    keys_of_sites: Callable[[], Mapping[str, bytes]]
+    """Their public keys (PEM), if this server registers them."""
+    say: Callable[[str], None]
+    """Tell what is going on, once."""
+
+
+@contextmanager
+def opened(
+    service: Service, job: bytes, *, board: ServerBoard, say: Callable[[str], None], warn: Callable[[str], None]
+) -> Iterator[Door]:
+    """Listen for sites, and propose them this job."""
     last = ""
 
     def tell(text: str) -> None:
@@ -106,21 +140,16 @@ def serve(
             board.state(text)
             say(text)
 
-    with _heeded(warn, board), ExitStack() as held:
+    with _heeded(warn, board):
         fleet = _fleet(service, board, warn)
-        held.enter_context(fleet.listening())
-        tell(f"listening on {service.host}:{service.port}")
-        return federate(
-            Counted(fleet.grid, fleet, job=job_text(task.settings, task.target, task.task).encode()),
-            service,
-            task,
-            out,
-            keys=lambda: None if fleet.open else fleet.names(),
-            keys_of_sites=lambda: {} if service.keys is None else registered(service.keys),
-            board=board,
-            say=tell,
-            stop=stop,
-        )
+        with fleet.listening():
+            tell(f"listening on {service.host}:{service.port}")
+            yield Door(
+                Counted(fleet.grid, fleet, job=job),
+                lambda: None if fleet.open else fleet.names(),
+                lambda: {} if service.keys is None else registered(service.keys),
+                tell,
+            )
 
 
 def _fleet(service: Service, board: ServerBoard, tell: Callable[[str], None]) -> Fleet:
@@ -254,14 +283,10 @@ def _agreed(
         if begun is not None:
             return _with_rows(begun, described), None
         return _surveyed(asked.engine(config.seed), described, hellos, None, asked.service.minimum, task, say), None
-    known = _registered(hellos, keys_of_sites)
+    known = registered_keys(hellos, keys_of_sites)
     if begun is not None:
         return begun, known
-    if len(hellos) < FEWEST:
-        raise FFGBError(
-            f"with {len(hellos)} sites each knows the other's part from a total: secure totals need {FEWEST}; say "
-            f"{option('secure', 'off')}, which every site is shown"
-        )
+    refuse_few(hellos)
     described = {name: without_counts(said.columns) for name, said in hellos.items()}
     return _surveyed(asked.engine(config.seed), described, hellos, known, asked.service.minimum, task, say), known
 
@@ -311,7 +336,7 @@ class Watched(Engine):
         self.engine.close(at_once=at_once)
 
 
-def _registered(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str, bytes]]) -> dict[str, str]:
+def registered_keys(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str, bytes]]) -> dict[str, str]:
     """The public key of each site (DER, in hexadecimal digits): what it says must be what is registered."""
     known = registered()
     found = {}
@@ -327,6 +352,15 @@ def _registered(hellos: Mapping[str, Met], registered: Callable[[], Mapping[str,
     return found
 
 
+def refuse_few(hellos: Mapping[str, Met]) -> None:
+    """Raise an FFGBError if there are too few sites for secure totals."""
+    if len(hellos) < FEWEST:
+        raise FFGBError(
+            f"with {len(hellos)} sites each knows the other's part from a total: secure totals need {FEWEST}; say "
+            f"{option('secure', 'off')}, which every site is shown"
+        )
+
+
 def _fewest(task: Task) -> dict[str, int]:
     """Rows of a category, and of an interval or leaf, at all sites together, by the options."""
     return {"rare": int(task.settings.get("rare", RARE)), "least": int(task.settings.get("least", LEAST))}
@@ -334,12 +368,17 @@ def _fewest(task: Task) -> dict[str, int]:
 
 def _in_the_open(hellos: Mapping[str, Met], minimum: int) -> dict[str, Columns]:
     """What sites have said of their files without masks."""
+    refuse_secure(hellos)
+    return _believable({name: said.columns for name, said in hellos.items()}, minimum)
+
+
+def refuse_secure(hellos: Mapping[str, Met]) -> None:
+    """Raise an FFGBError if a site wants masks where there are none."""
     if private := sorted(name for name, said in hellos.items() if said.private):
         raise FFGBError(
             f"site {shown(private[0])} takes part in secure totals alone, and this training is without; leave "
             f"{option('secure', 'off')} out, or ask its owner"
         )
-    return _believable({name: said.columns for name, said in hellos.items()}, minimum)
 
 
 def _with_rows(begun: Schema, described: Mapping[str, Columns]) -> Schema:

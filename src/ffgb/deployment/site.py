@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from ffgb.deployment.keys import (
     private,
     site_key,
 )
-from ffgb.engines.node import Node, trusting
+from ffgb.engines.node import Answer, Node, trusting
 from ffgb.errors import FFGBError, option
 from ffgb.files import atomic_write, content_hash
 from ffgb.privacy.ledger import Ledger as Purse
@@ -33,6 +35,10 @@ from ffgb.privacy.ledger import Ledger as Purse
 PINNED, JOINED, LEDGER, AGREED = "server.pem", "joined", "ledger.jsonl", "agreed.json"
 JOB = "job.toml"
 """The server's job, as its owner agreed to it."""
+
+
+EXCUSE_SECONDS = 30.0
+"""That a site waits to tell why it does not take part."""
 
 
 def state_folder() -> Path:
@@ -186,15 +192,39 @@ def fetch_job(node: Node, stop: threading.Event, say: Callable[[str], None]) -> 
         found.append(data.get("job", b""))
         return {}, {"waiting": True}
 
+    _answer_once(node, answer, done, stop, say)
+    return found[0] if found else None
+
+
+def excuse(node: Node, why: str, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Tell a server that asks who is here why this site does not take part, if it asks soon."""
+    done = threading.Event()
+
+    def answer(data: Mapping[str, bytes], said: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+        done.set()
+        return {}, {"failed": why}
+
+    _answer_once(node, answer, done, stop, say, EXCUSE_SECONDS)
+
+
+def _answer_once(
+    node: Node,
+    answer: Answer,
+    done: threading.Event,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    seconds: float = math.inf,
+) -> None:
+    """Answer until one answer is done, told to stop, or so long."""
+    until = time.monotonic() + seconds
     thread = threading.Thread(target=node.run, args=(answer, done, say, lambda up: None), daemon=True, name="ffgb job")
     thread.start()
     while thread.is_alive():
         thread.join(0.1)
-        if stop.is_set():
+        if stop.is_set() or time.monotonic() > until:
             done.set()
             break
     node.close()
-    return found[0] if found else None
 
 
 def attend(node: Node, attendant: Attendant, stop: threading.Event, say: Callable[[str], None]) -> None:

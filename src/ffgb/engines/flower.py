@@ -128,10 +128,17 @@ class FlowerEngine(Engine):
         self.keys, self.on_site, self.met = keys, on_site, met
         self.agreed = agreed
         self.common = {"schema": hashlib.sha256(agreed).hexdigest(), "seed": seed, "training": training}
+        self.newest = b""
+        """What all have agreed on last: it comes with the next message, for sites that have all before it."""
         self.away: dict[str, str] = {}
         """Sites that missed a deadline, or failed, and since when their nodes had been here then."""
         self.asked: dict[str, tuple[int, str]] = {}
         """Questions who is there that wait for an answer, the nodes they went to, and since when those were here."""
+
+    def agree(self, more: bytes) -> None:
+        """All have agreed on something more."""
+        self.agreed, self.newest = self.agreed + more, more
+        self.common["schema"] = hashlib.sha256(self.agreed).hexdigest()
 
     def expect(self, size: float) -> None:
         """A site answers for two clients at most: its rows to train with, and those that it holds out."""
@@ -257,7 +264,8 @@ class _Asking:
     ) -> None:
         """Ask clients by their sites; `here` says since when each site's node has been here."""
         self.engine, self.data, self.wanted, self.here = engine, data, wanted, here
-        self.contents = {name: self._content(name, {"message": data}) for name in wanted}
+        newest = {"more": engine.newest} if engine.newest else {}
+        self.contents = {name: self._content(name, {"message": data, **newest}) for name in wanted}
         self.waiting = engine._push(self.contents)
         """What was asked and has no answer yet, and of whom."""
         self.told: set[str] = set()

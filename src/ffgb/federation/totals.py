@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -23,9 +22,9 @@ from ffgb.federation.round import Delivered
 from ffgb.federation.state import State
 from ffgb.privacy.integers import add
 from ffgb.privacy.reports import Scores
-from ffgb.protocol.codec import Message, encode
+from ffgb.protocol.codec import Message
 from ffgb.protocol.costs import Costs
-from ffgb.protocol.describe import describe
+from ffgb.protocol.describe import describe, hash_of
 from ffgb.protocol.job import Update
 from ffgb.protocol.messages import Asked, Take
 from ffgb.protocol.sending import Sending
@@ -61,8 +60,7 @@ class SetUp(ABC):
         self.costs, self.known, self.absent, self.keep, self.on_setup = costs, known, absent, keep, on_setup
 
     def __call__(self, question: Question) -> Any:
-        recipe, arrays = describe(question)
-        key = hashlib.sha256(encode(Message("total", values={"recipe": recipe}, tensors=arrays))).hexdigest()
+        key = hash_of(question).hex()
         if key not in self.known:
             came, asked = None, self.clients.everyone
             while came is None:  # a total that a lie was added to cannot be mended: it is asked for again

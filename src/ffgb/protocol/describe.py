@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import importlib
 import inspect
 import math
@@ -49,6 +50,7 @@ from ffgb.core.weighting import Weighting
 from ffgb.errors import FFGBError
 from ffgb.features.patches import Grid
 from ffgb.features.tables import Columns
+from ffgb.protocol.codec import Message, encode
 from ffgb.protocol.job import Beginning, Job, Target
 from ffgb.protocol.migrate import migrated
 from ffgb.user_code import label_of, named_class
@@ -108,6 +110,12 @@ def describe(thing: Any) -> tuple[JSON, dict[str, Array]]:
         return value
 
     return walk(thing, "recipe"), arrays
+
+
+def hash_of(thing: Any) -> bytes:
+    """A hash of all that describes a thing."""
+    recipe, arrays = describe(thing)
+    return hashlib.sha256(encode(Message("total", values={"recipe": recipe}, tensors=arrays))).digest()
 
 
 def _label(kind: type) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 from ffgb.core.functions import LARGEST, ClosedSum, Function, from_tensors
+from ffgb.core.proofs import Proven
 from ffgb.core.questions import Question, RoundQuestion
 from ffgb.core.types import Parameters
 from ffgb.core.weighting import Weighting
@@ -59,7 +60,8 @@ class Asked(Sending):
 
     @property
     def answer(self) -> str:
-        return f"question {type(self.question).__name__}"
+        question = self.question.question if isinstance(self.question, Proven) else self.question
+        return f"question {type(question).__name__}"
 
     @property
     def before_training(self) -> bool:  # type: ignore[override]
@@ -321,5 +323,7 @@ def what_leaves(message: Message) -> str:
     if message.kind == Asked.kind:
         recipe: Any = message.values.get("recipe")
         question = recipe[0] if isinstance(recipe, list) and recipe else {}
+        if isinstance(question, dict) and question.get("kind") == Proven.__name__:
+            question = question.get("question")
         return f"question {question.get('kind') if isinstance(question, dict) else None}"
     return str(KINDS[message.kind].answer) if message.kind in KINDS else message.kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -12,17 +12,19 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from ffgb.core.concordance import c_index
+from ffgb.core.questions import Ask
 from ffgb.core.regression.cox import COX_ERRORS, TIES, CoxErrors, CoxModel, EventCounts, fit_cox
 from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
 from ffgb.core.regression.survival import Survival, Ties
 from ffgb.core.types import Array
-from ffgb.data.records import SITE, agreed_kinds, columns_of, levels_of
+from ffgb.data.records import SITE, SiteColumns, columns_of, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
+from ffgb.protocol.costs import Costs
 from ffgb.runs.glm import check_cells, refuse_unknown
-from ffgb.runs.statistics import Data, asking, check_times, read_sites
+from ffgb.runs.statistics import Agreed, Analysis, Data, Step, analysed, check_times
 
 
 @final
@@ -59,8 +61,12 @@ class CoxResult:
     """The reference category of each categorical column."""
     columns: tuple[DesignColumn, ...]
     masked: bool
-    bytes_up: float
+    bytes_up: float = 0.0
     """Sent by a site, on average."""
+
+    def at_cost(self, costs: Costs) -> CoxResult:
+        """The same, with what it cost."""
+        return replace(self, bytes_up=costs.bytes_up / len(self.sites))
 
     @property
     def standard_errors(self) -> Array:
@@ -185,59 +191,130 @@ def cox(
     >>> [round(float(b), 1) for b in cox([site(), site(), site()], "x", time="days", event="died").coefficients]
     [1.0]
     """
-    _check_options(ties, errors, penalty, level)
-    parsed = _formula(formula, columns, time)
-    text = parsed.categorical | set(categories) | set(strata)
-    if wrong := [name for name in (*parsed.names, *strata) if name in (time, event)]:
-        raise FFGBError(f"{wrong[0]!r} is the time or the event, and cannot explain it; leave it out")
-    if SITE in strata:
-        raise FFGBError(f"the model is stratified by site already; leave {SITE!r} out of {option('strata')}")
-    used = list(dict.fromkeys([time, event, *parsed.names, *strata]))
-    sites = read_sites(data, used, text)
-    if SITE in parsed.names and any(SITE in each.own_site for each in sites):
-        raise FFGBError(f"the model is stratified by site already, so {SITE!r} explains nothing; leave it out")
-    coded = agreed_kinds(sites, used)
-    if wrong := [name for name in (time, event) if name in coded]:
-        raise FFGBError(f"{wrong[0]!r} is a column of text; times are numbers, and events are 0 or 1")
-    survival = Survival(Variable(time), Variable(event), tuple(strata))
-    records = [site.complete() for site in sites]
-    names = [site.name for site in sites]
-    check_times(survival, sites)
-    with asking(names, records, secure=secure) as asked:
-        ask = asked.ask
-        levels = levels_of(ask, coded, least, reference)
-        refuse_unknown(reference or {}, levels)
+    analysis = Cox(
+        formula,
+        time,
+        event,
+        tuple(columns),
+        tuple(strata),
+        tuple(categories),
+        reference or {},
+        ties,
+        penalty,
+        errors,
+        level,
+        least,
+    )
+    return analysed(analysis, data, secure=secure, on_step=on_step)
+
+
+@final
+@dataclass(frozen=True)
+class Cox(Analysis[CoxResult]):
+    """The question that `cox` answers: its options."""
+
+    name = "cox"
+    measure = "log-likelihood"
+    questions = (
+        "CellCounts",
+        "EventCounts",
+        "ColumnOrders",
+        "ColumnSums",
+        "CoxSums",
+        "ResidualProducts",
+        "ConcordantPairs",
+    )
+
+    formula: str | None = None
+    time: str = ""
+    event: str = ""
+    columns: tuple[str, ...] = ()
+    strata: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    reference: Mapping[str, str] = field(default_factory=dict)
+    ties: Ties = "efron"
+    penalty: float = 0.0
+    errors: CoxErrors = "model"
+    level: float = 0.95
+    least: int = LEAST
+
+    def check(self) -> None:
+        _check_options(self.ties, self.errors, self.penalty, self.level)
+        if wrong := [name for name in (*self.parsed.names, *self.strata) if name in (self.time, self.event)]:
+            raise FFGBError(f"{wrong[0]!r} is the time or the event, and cannot explain it; leave it out")
+        if SITE in self.strata:
+            raise FFGBError(f"the model is stratified by site already; leave {SITE!r} out of {option('strata')}")
+
+    def in_words(self) -> str:
+        return (
+            f"It fits Cox's model: how the time {self.time!r} until the event {self.event!r} depends on "
+            f"{' and '.join(self.parsed.names)}.  Rows of this site are compared with each other only."
+        )
+
+    @property
+    def parsed(self) -> Formula:
+        """The formula, or what stands for one."""
+        return _formula(self.formula, self.columns, self.time)
+
+    @property
+    def survival(self) -> Survival:
+        return Survival(Variable(self.time), Variable(self.event), self.strata)
+
+    @property
+    def columns_used(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([self.time, self.event, *self.parsed.names, *self.strata]))
+
+    @property
+    def columns_of_text(self) -> frozenset[str]:
+        return self.parsed.categorical | set(self.categories) | set(self.strata)
+
+    def check_agreed(self, agreed: Agreed) -> None:
+        if SITE in self.parsed.names and agreed.own_site:
+            raise FFGBError(f"the model is stratified by site already, so {SITE!r} explains nothing; leave it out")
+        refuse_text((self.time, self.event), agreed)
+
+    def check_site(self, site: SiteColumns) -> None:
+        check_times(self.survival, site)
+
+    def asked(self, ask: Ask, agreed: Agreed, on_step: Step) -> CoxResult:
+        parsed, survival, least = self.parsed, self.survival, self.least
+        levels = levels_of(ask, agreed.coded, least, self.reference)
+        refuse_unknown(self.reference, levels)
         check_cells(ask, parsed, levels, least)
         design = design_columns(parsed, levels)[1:]  # a constant is part of the baseline
         rows, left_out, events = (int(n) for n in ask(EventCounts(survival)))
-        model = CoxModel(survival, ties, penalty, errors)
-        told = 1 if secure else len(sites)
+        model = CoxModel(survival, self.ties, self.penalty, self.errors)
+        told = 1 if agreed.secure else len(agreed.names)
         found = fit_cox(ask, design, model, rows, events, least=least, sites=told, on_step=on_step)
-        costs = asked.costs
-    by_site = dict(zip(names, map(c_index, found.pairs), strict=True)) if told > 1 else {}
-    return CoxResult(
-        formula or " + ".join(parsed.names),
-        tuple(column.name for column in design),
-        found.coefficients,
-        found.covariance,
-        level,
-        errors,
-        ties,
-        penalty,
-        rows,
-        left_out,
-        events,
-        tuple(names),
-        found.loglik,
-        found.null_loglik,
-        c_index(found.pairs.sum(axis=0)),
-        by_site,
-        found.steps,
-        {name: levels[name][0] for name in parsed.names if name in levels},
-        tuple(design),
-        secure,
-        costs.bytes_up / len(names),
-    )
+        by_site = dict(zip(agreed.names, map(c_index, found.pairs), strict=True)) if told > 1 else {}
+        return CoxResult(
+            self.formula or " + ".join(parsed.names),
+            tuple(column.name for column in design),
+            found.coefficients,
+            found.covariance,
+            self.level,
+            self.errors,
+            self.ties,
+            self.penalty,
+            rows,
+            left_out,
+            events,
+            agreed.names,
+            found.loglik,
+            found.null_loglik,
+            c_index(found.pairs.sum(axis=0)),
+            by_site,
+            found.steps,
+            {name: levels[name][0] for name in parsed.names if name in levels},
+            tuple(design),
+            agreed.secure,
+        )
+
+
+def refuse_text(names: Sequence[str], agreed: Agreed) -> None:
+    """Refuse a time or an event that is text."""
+    if wrong := [name for name in names if name in agreed.coded]:
+        raise FFGBError(f"{wrong[0]!r} is a column of text; times are numbers, and events are 0 or 1")
 
 
 def _check_options(ties: str, errors: str, penalty: float, level: float) -> None:

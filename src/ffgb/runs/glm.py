@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, final
 
@@ -11,18 +11,18 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from ffgb.core.questions import Ask
-from ffgb.core.regression.design import DesignColumn, Records, Variable
+from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.core.regression.families import FAMILIES, GLMFamily, family_named
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
-from ffgb.core.regression.glm import ERRORS, Errors, Estimates, Roles, fit
+from ffgb.core.regression.glm import ERRORS, Errors, Roles, fit
 from ffgb.core.regression.sums import CellCounts
 from ffgb.core.types import Array
-from ffgb.data.records import SITE, SiteColumns, agreed_kinds, levels_of
+from ffgb.data.records import SITE, SiteColumns, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.protocol.costs import Costs
-from ffgb.runs.statistics import Data, asking, read_sites
+from ffgb.runs.statistics import Agreed, Analysis, Data, Step, analysed
 
 
 @final
@@ -54,9 +54,14 @@ class GLMResult:
     reference: Mapping[str, str]
     """The reference category of each categorical column."""
     masked: bool
-    bytes_up: float
+    bytes_up: float = 0.0
     """Sent by a site, on average."""
-    bytes_down: float
+    bytes_down: float = 0.0
+
+    def at_cost(self, costs: Costs) -> GLMResult:
+        """The same, with what it cost."""
+        N = len(self.sites)
+        return replace(self, bytes_up=costs.bytes_up / N, bytes_down=costs.bytes_down / N)
 
     @property
     def df_residual(self) -> int:
@@ -187,79 +192,142 @@ def glm(
     >>> [round(float(b), 1) for b in glm(sites, "y ~ x").coefficients]
     [0.9, 1.9]
     """
-    if errors not in ERRORS:
-        raise FFGBError(f"{option('errors')} is {', '.join(ERRORS[:-1])} or {ERRORS[-1]}, not {errors!r}")
-    if not 0.0 < level < 1.0:
-        raise FFGBError(f"{option('level')} is a number between 0 and 1, not {level:g}")
-    parsed = _formula(formula, target, columns)
-    extra = {name: word for word, name in (("weights", weights), ("offset", offset), ("exposure", exposure)) if name}
-    text = parsed.categorical | set(categories)
-    sites = read_sites(data, list(dict.fromkeys([parsed.response, *parsed.names, *extra])), text)
-    coded = agreed_kinds(sites, [parsed.response, *parsed.names, *extra])
-    kind = _family(family, parsed.response in coded, exposure)
-    if secure and SITE in parsed.names and SITE in coded:
-        raise FFGBError(
-            f"sums for the term {SITE!r} are those of one site each, which masks are to hide; leave it out and use "
-            f"{option('errors', 'site')}, or use {option('secure', 'off')}"
-        )
-    _refuse_unfit(sites, extra, coded)
-    records = [site.complete() for site in sites]
-    names = [site.name for site in sites]
-    with asking(names, records, secure=secure) as asked:
-        ask = asked.ask
-        levels = levels_of(ask, coded, least, reference)
-        refuse_unknown(reference or {}, levels)
-        response, event = _response(parsed.response, levels, kind)
-        _check_outcomes(response, kind, names, records)
-        design = design_columns(parsed, {name: known for name, known in levels.items() if name != parsed.response})
-        rows, left_out = check_cells(ask, parsed, levels, least)
-        by_word = {word: Variable(name) for name, word in extra.items()}
-        roles = Roles(response, by_word.get("offset"), by_word.get("exposure"), by_word.get("weights"))
-        found = fit(ask, design, roles, kind, rows, len(sites), errors=errors, least=least, on_step=on_step)
-        costs = asked.costs
-    shown = formula or f"{parsed.response} ~ {' + '.join(parsed.names)}"
-    given = {name: known[0] for name, known in levels.items() if name != parsed.response}
-    return _result(found, shown, kind, event, design, level, errors, rows, left_out, names, given, secure, costs)
-
-
-def _result(
-    found: Estimates,
-    formula: str,
-    kind: GLMFamily,
-    event: str | None,
-    design: Sequence[DesignColumn],
-    level: float,
-    errors: str,
-    rows: int,
-    left_out: int,
-    names: Sequence[str],
-    reference: Mapping[str, str],
-    secure: bool,
-    costs: Costs,
-) -> GLMResult:
-    return GLMResult(
+    analysis = GLM(
         formula,
-        kind.name,
-        kind.link,
-        event,
-        tuple(column.name for column in design),
-        found.coefficients,
-        found.covariance,
-        level,
+        target,
+        tuple(columns),
+        family,
+        weights,
+        offset,
+        exposure,
+        tuple(categories),
+        reference or {},
         errors,
-        rows,
-        left_out,
-        tuple(names),
-        found.dispersion,
-        found.deviance,
-        found.pearson,
-        found.loglik,
-        found.steps,
-        reference,
-        secure,
-        costs.bytes_up / len(names),
-        costs.bytes_down / len(names),
+        level,
+        least,
     )
+    return analysed(analysis, data, secure=secure, on_step=on_step)
+
+
+@final
+@dataclass(frozen=True)
+class GLM(Analysis[GLMResult]):
+    """The question that `glm` answers: its options."""
+
+    name = "glm"
+    measure = "deviance"
+    questions = ("CellCounts", "ColumnOrders", "ColumnSums", "RowOrders", "RowSums", "ClusterProducts")
+
+    formula: str | None = None
+    target: str | None = None
+    columns: tuple[str, ...] = ()
+    family: str | None = None
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    categories: tuple[str, ...] = ()
+    reference: Mapping[str, str] = field(default_factory=dict)
+    errors: Errors = "model"
+    level: float = 0.95
+    least: int = LEAST
+
+    def check(self) -> None:
+        if self.errors not in ERRORS:
+            raise FFGBError(f"{option('errors')} is {', '.join(ERRORS[:-1])} or {ERRORS[-1]}, not {self.errors!r}")
+        if not 0.0 < self.level < 1.0:
+            raise FFGBError(f"{option('level')} is a number between 0 and 1, not {self.level:g}")
+        _ = self.parsed
+        if self.family is not None:
+            family_named(self.family)
+
+    def in_words(self) -> str:
+        errors = {"model": "of the model", "site": "clustered by site"}.get(self.errors, "robust")
+        family = f" ({self.family} family)" if self.family else ""
+        by = " and ".join(self.parsed.names) or "nothing but a constant"
+        return (
+            f"It fits a generalised linear model{family}: how the column {self.parsed.response!r} depends on {by}.  "
+            f"Standard errors are {errors}."
+        )
+
+    @property
+    def parsed(self) -> Formula:
+        """The formula, or what stands for one."""
+        return _formula(self.formula, self.target, self.columns)
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """Columns that are neither the outcome nor explain it, and what each is."""
+        named = ((self.weights, "weights"), (self.offset, "offset"), (self.exposure, "exposure"))
+        return {column: word for column, word in named if column}
+
+    @property
+    def columns_used(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([self.parsed.response, *self.parsed.names, *self.extra]))
+
+    @property
+    def columns_of_text(self) -> frozenset[str]:
+        return self.parsed.categorical | set(self.categories)
+
+    def kind(self, agreed: Agreed) -> GLMFamily:
+        """The family, by its name or by the outcome."""
+        return _family(self.family, self.parsed.response in agreed.coded, self.exposure)
+
+    def check_agreed(self, agreed: Agreed) -> None:
+        self.kind(agreed)
+        if agreed.secure and SITE in self.parsed.names and SITE in agreed.coded:
+            raise FFGBError(
+                f"sums for the term {SITE!r} are those of one site each, which masks are to hide; leave it out and use "
+                f"{option('errors', 'site')}, or use {option('secure', 'off')}"
+            )
+        for name, word in self.extra.items():
+            if name in agreed.coded:
+                raise FFGBError(f"{option(word, name)} is a column of text; name one of numbers")
+
+    def check_site(self, site: SiteColumns) -> None:
+        for name, word in self.extra.items():
+            values = site.numbers.get(name, np.ones(0))
+            if word != "offset" and not (values[~np.isnan(values)] > 0).all():
+                raise FFGBError(f"{site.name}: {option(word, name)} must be above 0 in every row")
+        response = self.parsed.response
+        if response in site.numbers:
+            try:
+                _family(self.family, False, self.exposure).check(site.complete().numbers[response])
+            except FFGBError as error:
+                raise FFGBError(f"{site.name}: {error.raw}") from error
+
+    def asked(self, ask: Ask, agreed: Agreed, on_step: Step) -> GLMResult:
+        parsed, kind = self.parsed, self.kind(agreed)
+        levels = levels_of(ask, agreed.coded, self.least, self.reference)
+        refuse_unknown(self.reference, levels)
+        response, event = _response(parsed.response, levels, kind)
+        explaining = {name: known for name, known in levels.items() if name != parsed.response}
+        design = design_columns(parsed, explaining)
+        rows, left_out = check_cells(ask, parsed, levels, self.least)
+        by_word = {word: Variable(name) for name, word in self.extra.items()}
+        roles = Roles(response, by_word.get("offset"), by_word.get("exposure"), by_word.get("weights"))
+        sites, errors, least = len(agreed.names), self.errors, self.least
+        found = fit(ask, design, roles, kind, rows, sites, errors=errors, least=least, on_step=on_step)
+        return GLMResult(
+            self.formula or f"{parsed.response} ~ {' + '.join(parsed.names)}",
+            kind.name,
+            kind.link,
+            event,
+            tuple(column.name for column in design),
+            found.coefficients,
+            found.covariance,
+            self.level,
+            errors,
+            rows,
+            left_out,
+            agreed.names,
+            found.dispersion,
+            found.deviance,
+            found.pearson,
+            found.loglik,
+            found.steps,
+            {name: known[0] for name, known in explaining.items()},
+            agreed.secure,
+        )
 
 
 def _formula(formula: str | None, target: str | None, columns: Sequence[str]) -> Formula:
@@ -287,18 +355,6 @@ def _family(name: str | None, text: bool, exposure: str | None) -> GLMFamily:
     return found
 
 
-def _refuse_unfit(sites: Sequence[SiteColumns], extra: Mapping[str, str], coded: Sequence[str]) -> None:
-    """Refuse weights, offsets and exposures that are none."""
-    for name, word in extra.items():
-        if name in coded:
-            raise FFGBError(f"{option(word, name)} is a column of text; name one of numbers")
-        if word != "offset":
-            for site in sites:
-                values = site.numbers[name]
-                if not (values[~np.isnan(values)] > 0).all():
-                    raise FFGBError(f"{site.name}: {option(word, name)} must be above 0 in every row")
-
-
 def refuse_unknown(reference: Mapping[str, str], levels: Mapping[str, Sequence[str]]) -> None:
     for name in reference:
         if name not in levels:
@@ -316,14 +372,6 @@ def _response(name: str, levels: Mapping[str, Sequence[str]], family: GLMFamily)
             "them, or an outcome of 0 and 1"
         )
     return Variable(name, known[1]), known[1]
-
-
-def _check_outcomes(response: Variable, family: GLMFamily, names: Sequence[str], records: Sequence[Records]) -> None:
-    for name, each in zip(names, records, strict=True):
-        try:
-            family.check(response.of(each, slice(None)))
-        except FFGBError as error:
-            raise FFGBError(f"{name}: {error.raw}") from error
 
 
 def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:

@@ -8,15 +8,18 @@ from typing import Any, final
 
 import numpy as np
 
+from ffgb.core.questions import Ask
 from ffgb.core.regression.design import DesignColumn, Variable
 from ffgb.core.regression.kaplan_meier import Curve, LogRank, curves, log_rank
-from ffgb.core.regression.sums import ColumnOrders, largest_of
+from ffgb.core.regression.sums import CellCounts, ColumnOrders, largest_of
 from ffgb.core.regression.survival import Survival
 from ffgb.core.types import Array
-from ffgb.data.records import SITE, agreed_kinds, levels_of
+from ffgb.data.records import SITE, SiteColumns, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
-from ffgb.runs.statistics import Data, asking, check_times, read_sites
+from ffgb.protocol.costs import Costs
+from ffgb.runs.cox import refuse_text
+from ffgb.runs.statistics import Agreed, Analysis, Data, Step, analysed, check_times
 
 FINE = 1024
 """Cells of time that are counted before they are joined, if no times are given."""
@@ -38,6 +41,10 @@ class SurvivalResult:
     """Rows with a missing value."""
     sites: tuple[str, ...]
     masked: bool
+
+    def at_cost(self, costs: Costs) -> SurvivalResult:
+        """The same: what it cost is not told."""
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
@@ -104,39 +111,78 @@ def survival_curves(
     >>> curve.times.tolist(), curve.survival.round(3).tolist()
     ([1.0, 2.0, 3.0], [0.75, 0.5, 0.25])
     """
-    if not 0.0 < level < 1.0:
-        raise FFGBError(f"{option('level')} is a number between 0 and 1, not {level:g}")
-    edges = None if times is None else _edges(times)
-    used = list(dict.fromkeys([time, event, *([by] if by is not None else [])]))
-    if len(used) < 2 + (by is not None):
-        raise FFGBError("the time, the event and the groups are columns of their own")
-    sites = read_sites(data, used, [by] if by is not None else [])
-    if secure and by == SITE and sites[0].own_site:
-        raise FFGBError(f"the curve of a site is what masks are to hide; use {option('secure', 'off')}")
-    coded = agreed_kinds(sites, used)
-    if wrong := [name for name in (time, event) if name in coded]:
-        raise FFGBError(f"{wrong[0]!r} is a column of text; times are numbers, and events are 0 or 1")
-    survival = Survival(Variable(time), Variable(event))
-    check_times(survival, sites)
-    records = [site.complete() for site in sites]
-    with asking([site.name for site in sites], records, secure=secure) as asked:
+    ends = None if times is None else tuple(map(float, times))
+    return analysed(SurvivalCurves(time, event, by, ends, level, least), data, secure=secure)
+
+
+@final
+@dataclass(frozen=True)
+class SurvivalCurves(Analysis[SurvivalResult]):
+    """The question that `survival_curves` answers: its options."""
+
+    name = "survival"
+    questions = ("CellCounts", "ColumnOrders", "TimeCounts")
+
+    time: str = ""
+    event: str = ""
+    by: str | None = None
+    times: tuple[float, ...] | None = None
+    level: float = 0.95
+    least: int = LEAST
+
+    def check(self) -> None:
+        if not 0.0 < self.level < 1.0:
+            raise FFGBError(f"{option('level')} is a number between 0 and 1, not {self.level:g}")
+        if self.times is not None:
+            _edges(self.times)
+        if len(self.columns_used) < 2 + (self.by is not None):
+            raise FFGBError("the time, the event and the groups are columns of their own")
+
+    def in_words(self) -> str:
+        groups = "" if self.by is None else f", for each group of the column {self.by!r}"
+        return f"It draws survival curves: the time {self.time!r} until the event {self.event!r}{groups}."
+
+    @property
+    def survival(self) -> Survival:
+        return Survival(Variable(self.time), Variable(self.event))
+
+    @property
+    def columns_used(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([self.time, self.event, *([self.by] if self.by is not None else [])]))
+
+    @property
+    def columns_of_text(self) -> frozenset[str]:
+        return frozenset([self.by] if self.by is not None else [])
+
+    def check_agreed(self, agreed: Agreed) -> None:
+        if agreed.secure and self.by == SITE and agreed.own_site:
+            raise FFGBError(f"the curve of a site is what masks are to hide; use {option('secure', 'off')}")
+        refuse_text((self.time, self.event), agreed)
+
+    def check_site(self, site: SiteColumns) -> None:
+        check_times(self.survival, site)
+
+    def asked(self, ask: Ask, agreed: Agreed, on_step: Step) -> SurvivalResult:
+        time, by, least = self.time, self.by, self.least
         groups = [DesignColumn("all", ())]
         if by is not None:
-            groups = [DesignColumn(level, (Variable(by, level),)) for level in levels_of(asked.ask, [by], least)[by]]
-        cells = edges
-        if cells is None:
-            counts = asked.ask(ColumnOrders((DesignColumn(time, (survival.time,)),), np.zeros(1)))
+            groups = [DesignColumn(level, (Variable(by, level),)) for level in levels_of(ask, [by], least)[by]]
+        _, left_out = (int(n) for n in ask(CellCounts(()))["rows"])
+        if self.times is None:
+            counts = ask(ColumnOrders((DesignColumn(time, (self.survival.time,)),), np.zeros(1)))
             cells = np.linspace(0.0, largest_of(counts[0]), FINE + 1)[1:]
-        found = curves(asked.ask, survival, groups, cells, least, some=edges is None)
-    return SurvivalResult(
-        {group.name: curve for group, curve in zip(groups, found, strict=True)},
-        log_rank(found) if len(found) > 1 else None,
-        level,
-        by,
-        sum(each.left_out for each in records),
-        tuple(site.name for site in sites),
-        secure,
-    )
+        else:
+            cells = _edges(self.times)
+        found = curves(ask, self.survival, groups, cells, least, some=self.times is None)
+        return SurvivalResult(
+            {group.name: curve for group, curve in zip(groups, found, strict=True)},
+            log_rank(found) if len(found) > 1 else None,
+            self.level,
+            by,
+            left_out,
+            agreed.names,
+            agreed.secure,
+        )
 
 
 def _edges(times: Sequence[float]) -> Array:

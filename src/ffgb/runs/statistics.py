@@ -1,19 +1,25 @@
-"""Statistical models over sites: what the commands of statistics have in common."""
+"""Statistical models over sites: what the commands of statistics have in common.
+
+An analysis (`Analysis`) says which columns it needs, what a site checks before it takes part, and what is asked.  On
+one machine `analysed` reads all files and asks them; between real sites the same analysis is asked by deployment/.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, final
 
 import pandas as pd
 
+from ffgb.core.questions import Ask
 from ffgb.core.regression.design import Records
 from ffgb.core.regression.survival import Survival
 from ffgb.data.files import site_names
-from ffgb.data.records import RowRespondent, SiteColumns, columns_of, read_columns
+from ffgb.data.records import RowRespondent, SiteColumns, agreed_kinds, columns_of, read_columns
 from ffgb.engines.hosted import Hosted
 from ffgb.errors import FFGBError, option
 from ffgb.federation.conversation import Conversation
@@ -34,6 +40,17 @@ def by_name(data: Data) -> dict[str, Path | str | pd.DataFrame]:
         return dict(data)
     files = [Path(f"site {i + 1}" if isinstance(t, pd.DataFrame) else t) for i, t in enumerate(data)]
     return dict(zip(site_names(files), data, strict=True))
+
+
+def references(pairs: Sequence[str]) -> dict[str, str]:
+    """Reference categories from column=category."""
+    found = {}
+    for pair in pairs:
+        name, equals, level = pair.partition("=")
+        if not equals:
+            raise FFGBError(f"{option('reference', pair)} is not column=category, for example sex=F")
+        found[name.strip()] = level.strip()
+    return found
 
 
 Fitted = TypeVar("Fitted")
@@ -65,13 +82,100 @@ def read_sites(data: Data, names: Collection[str], text: Collection[str]) -> lis
     return found
 
 
-def check_times(survival: Survival, sites: Sequence[SiteColumns]) -> None:
+def check_times(survival: Survival, site: SiteColumns) -> None:
     """Refuse times and events that are none, by the name of the site."""
+    try:
+        survival.of(site.complete())
+    except FFGBError as error:
+        raise FFGBError(f"{site.name}: {error.raw}") from error
+
+
+@final
+@dataclass(frozen=True)
+class Agreed:
+    """What is known of all sites before they are asked anything."""
+
+    names: tuple[str, ...]
+    coded: tuple[str, ...]
+    """Columns that are categories."""
+    secure: bool = False
+    """Totals are under masks."""
+    own_site: bool = False
+    """Files have no column `site`: it stands for the site itself."""
+
+
+class Result(Protocol):
+    """What comes of an analysis."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+
+    def at_cost(self, costs: Costs) -> Self:
+        """The same, with what it cost."""
+
+
+Found = TypeVar("Found", bound=Result)
+Step: TypeAlias = Callable[[int, float], None]
+
+
+class Analysis(ABC, Generic[Found]):
+    """What a statistician asks of all sites together: a frozen dataclass of options."""
+
+    name: ClassVar[str]
+    """Its command."""
+    measure: ClassVar[str] = ""
+    """What `on_step` is told at each step."""
+    questions: ClassVar[tuple[str, ...]]
+    """Kinds of questions that it asks, besides those for names of categories."""
+    least: int
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise an FFGBError if options are none, or do not fit together."""
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """What it finds out, in a sentence for someone whose rows it is about."""
+
+    @property
+    @abstractmethod
+    def columns_used(self) -> tuple[str, ...]:
+        """The columns that it needs of each file."""
+
+    @property
+    @abstractmethod
+    def columns_of_text(self) -> frozenset[str]:
+        """Those that are categories though they may look like numbers."""
+
+    @abstractmethod
+    def check_agreed(self, agreed: Agreed) -> None:
+        """Raise an FFGBError if it cannot be asked of these sites."""
+
+    @abstractmethod
+    def check_site(self, site: SiteColumns) -> None:
+        """Raise an FFGBError if the values of a site cannot be those of such a model."""
+
+    @abstractmethod
+    def asked(self, ask: Ask, agreed: Agreed, on_step: Step) -> Found:
+        """The answer, from totals alone.  The same totals lead to the same questions, everywhere."""
+
+
+def analysed(
+    analysis: Analysis[Found], data: Data, *, secure: bool, on_step: Step = lambda step, measure: None
+) -> Found:
+    """The answer for files or tables that are all here."""
+    analysis.check()
+    used = analysis.columns_used
+    sites = read_sites(data, used, analysis.columns_of_text)
+    coded = agreed_kinds({site.name: {name: site.kind(name) for name in used} for site in sites}, used)
+    names = tuple(site.name for site in sites)
+    agreed = Agreed(names, tuple(coded), secure, any(site.own_site for site in sites))
+    analysis.check_agreed(agreed)
     for site in sites:
-        try:
-            survival.of(site.complete())
-        except FFGBError as error:
-            raise FFGBError(f"{site.name}: {error.raw}") from error
+        analysis.check_site(site)
+    with asking(names, [site.complete() for site in sites], secure=secure) as asked:
+        found = analysis.asked(asked.ask, agreed, on_step)
+        return found.at_cost(asked.costs)
 
 
 @final
