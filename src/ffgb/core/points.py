@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from ffgb.core.functions import Function
-from ffgb.core.maps import After, FeatureMap, in_blocks
+from ffgb.core.maps import POINTS_AT_A_TIME, After, FeatureMap, in_blocks
 from ffgb.core.sparse_rows import sparse
 from ffgb.core.types import Array
 from ffgb.hardware import cores, physical
@@ -82,6 +82,8 @@ class Points:
 
     def values(self, f: Function) -> Array:
         """f at the points."""
+        if f.family.features.fingerprint == self._key and f.family.points_in_a_block > POINTS_AT_A_TIME:
+            return f.evaluate(self._z)  # it takes blocks of its own
         found = np.zeros((len(self), f.family.outputs))
         for rows, z in self.blocks(f.family.features):
             found[rows] = f.evaluate(z)
