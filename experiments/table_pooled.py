@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,10 @@ import pandas as pd
 from ffgb import Config
 from ffgb.algorithms import AskInRound
 from ffgb.core.functions import Function
+from ffgb.core.losses import Loss
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion, ask_locally
+from ffgb.data import Dataset
 from ffgb.federation.server import scaled_target
 from ffgb.learners.blend import Blend
 from ffgb.protocol.job import Target
@@ -57,8 +59,41 @@ def settings_of(rows: Rows, files: tuple[str, ...], **settings: Any) -> Config:
     return Config(data=files, **{**known, **settings})
 
 
+class Trained(NamedTuple):
+    """A blend of one client with all rows."""
+
+    dataset: Dataset
+    loss: Loss
+    target: Target
+    algorithm: Any
+    f: Function
+    lines: list[dict[str, Any]]
+    """What each round measured."""
+    best: Array
+    """All versions at the training rows, when the rows set aside were predicted best."""
+    questions: int
+
+
 def pooled(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
     """Predictions for the test rows, and how long the training was."""
+    dataset, loss, target, algorithm, f, lines, _, questions = trained_here(rows, **settings)
+    chosen = algorithm.chosen(f, lines)
+    assert chosen is not None
+    values = chosen.f(dataset.x_test)
+    predicted = loss.probability(values) if rows.classes else loss.unscaled(values, target.mean, target.scale)[:, 0]
+    names = ("share_deep", "share_shallow", "share_additive", "held_out")
+    return predicted, {
+        "rounds": len(lines),
+        "learner": Blend.name,
+        "best_round": chosen.measured["best_round"],
+        "factor": chosen.measured["slope"],
+        **{name: chosen.measured[name] for name in names if name in chosen.measured},
+        "questions": questions,
+    }
+
+
+def trained_here(rows: Rows, **settings: Any) -> Trained:
+    """All rounds."""
     with tempfile.TemporaryDirectory() as name:
         files, _ = rows.write(Path(name))
         config = settings_of(rows, tuple(map(str, files)), **settings)
@@ -74,24 +109,15 @@ def pooled(rows: Rows, **settings: Any) -> tuple[Array, dict[str, Any]]:
     algorithm = algorithm.prepared(ask, family, loss, target.mean, target.scale)
     f, trained = algorithm.start(algorithm.space(family), config.seed), algorithm.trains(loss)
     y = points.y if loss.classification else target.encode(points.y)
-    asking = AskHere(Here(points, 1.0 / len(points), trained, y, points.values(f), family=f.family))
+    best = points.values(f)
+    asking = AskHere(Here(points, 1.0 / len(points), trained, y, best, family=f.family))
     lines: list[dict[str, Any]] = []
     while len(lines) < config.rounds and not algorithm.over(lines):
+        assert asking.here.f is not None
         step = algorithm.round(len(lines), f, None, trained, asking)  # type: ignore[attr-defined]
         lines.append({"round": len(lines) + 1, **step.measured})
+        if all(lines[-1]["held_out"] < line["held_out"] for line in lines[:-1]):
+            best = asking.here.f
         f = f + step.h
-        assert asking.here.f is not None
         asking.here = replace(asking.here, f=asking.here.f + points.values(step.h))
-    chosen = algorithm.chosen(f, lines)
-    assert chosen is not None
-    values = chosen.f(dataset.x_test)
-    predicted = loss.probability(values) if rows.classes else loss.unscaled(values, target.mean, target.scale)[:, 0]
-    names = ("share_deep", "share_shallow", "share_additive", "held_out")
-    return predicted, {
-        "rounds": len(lines),
-        "learner": config.learner,
-        "best_round": chosen.measured["best_round"],
-        "factor": chosen.measured["slope"],
-        **{name: chosen.measured[name] for name in names if name in chosen.measured},
-        "questions": asking.questions,
-    }
+    return Trained(dataset, loss, target, algorithm, f, lines, best, asking.questions)

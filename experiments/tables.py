@@ -5,20 +5,22 @@
     python experiments/tables.py summary --ours ffgb-auto ffgb-auto-pooled
 
 A result is a line of `tables/METHOD.jsonl`.  A result that is there is not computed again, so a run that was stopped
-goes on; `--again` computes it anew.  A table is skipped, with the reason, if its package (`tables/packages.txt`) is not
-installed, or if FFGB_DATA lacks its files.
+goes on; `--again` computes it anew.  With `--code NAME` results have this name of the code that they come from, and
+those of other code are computed anew: such a run goes on, too.  Small tables come first.  A table is skipped, with the
+reason, if its package (`tables/packages.txt`) is not installed, or if FFGB_DATA lacks its files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -46,6 +48,18 @@ OURS: dict[str, dict[str, Any]] = {
 POOLED = "ffgb-auto-pooled"
 """The model of `ffgb-auto`, computed by one client with all rows (table_pooled.py)."""
 METHODS = (*CENTRAL, "alone", *BAGGED, *OURS, POOLED)
+
+
+class Chosen(NamedTuple):
+    """How results are computed."""
+
+    seed: int = 0
+    most: int = ROWS
+    """Rows of a table."""
+    again: bool = False
+    """What is there is computed anew."""
+    code: str | None = None
+    """A name of the code; results of other code are computed anew."""
 
 
 def measured(method: str, rows: Rows) -> dict[str, Any]:
@@ -88,11 +102,30 @@ def _rounded(result: dict[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in result.items()}
 
 
-def run(methods: Sequence[str], entries: Sequence[Entry], seed: int, most: int, folder: Path, again: bool) -> None:
+def missing_results(
+    found: Mapping[tuple[str, str, int, int], dict[str, Any]], methods: Sequence[str], table: str, chosen: Chosen
+) -> list[str]:
+    """The methods that have no result for a table, or one of other code if this run has a name for its own."""
+    lines = {m: found.get((m, table, chosen.seed, chosen.most)) for m in methods}
+    return [
+        m for m, line in lines.items() if chosen.again or line is None or chosen.code not in (None, line.get("code"))
+    ]
+
+
+def small_first(entries: Sequence[Entry], folder: Path) -> list[Entry]:
+    """By rows times columns times outputs, as results tell them; tables without any result come last."""
+    cells = {
+        line["table"]: line["rows"] * line["columns"] * (line["classes"] if line["classes"] > 2 else 1)
+        for line in results(folder).values()
+    }
+    return sorted(entries, key=lambda entry: cells.get(entry.name, math.inf))
+
+
+def run(methods: Sequence[str], entries: Sequence[Entry], chosen: Chosen, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    done = set() if again else set(results(folder))
-    for entry in entries:
-        missing = [m for m in methods if (m, entry.name, seed, most) not in done]
+    done, seed, most = results(folder), chosen.seed, chosen.most
+    for entry in small_first(entries, folder):
+        missing = missing_results(done, methods, entry.name, chosen)
         if not missing:
             continue
         try:
@@ -109,6 +142,7 @@ def run(methods: Sequence[str], entries: Sequence[Entry], seed: int, most: int, 
             "sites": rows.sites,
             "test_rows": int(rows.test.sum()),
             "classes": len(rows.classes),
+            **({} if chosen.code is None else {"code": chosen.code}),
         }
         for method in missing:
             try:
@@ -151,6 +185,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--tables", nargs="*", help="only these; also: tuned, held, binary, classes, regression")
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--again", action="store_true", help="compute anew what is there")
+    running.add_argument("--code", metavar="NAME", help="a name of the code, such as its commit: see above")
     telling = commands.add_parser("summary", help="the lines that decide, for tables to tune on and held back ones")
     telling.add_argument(
         "--ours",
@@ -188,7 +223,8 @@ def main(words: Sequence[str]) -> None:
         _listed()
     elif chosen.command == "run":
         with threadpool_limits(1):
-            run(chosen.methods, _chosen(chosen.tables), chosen.seed, chosen.rows, chosen.folder, chosen.again)
+            how = Chosen(chosen.seed, chosen.rows, chosen.again, chosen.code)
+            run(chosen.methods, _chosen(chosen.tables), how, chosen.folder)
     else:
         names = {entry.name for entry in _chosen(chosen.tables)}
         lines = [

@@ -30,6 +30,7 @@ from sklearn.tree import DecisionTreeRegressor
 from threadpoolctl import threadpool_limits
 
 from ffgb import FFGB, Config, FFGBError, Model, federate, train
+from ffgb import sklearn as estimators
 from ffgb.core.losses import CrossEntropy, Square
 from ffgb.core.schedules import Constant
 from ffgb.data import load_sites
@@ -312,6 +313,29 @@ def test_sparse_rows_are_rows(learner: str) -> None:
     full = FFGBClassifier(learner=learner, rounds=2).fit(x, y)
     sparse = FFGBClassifier(learner=learner, rounds=2).fit(csr_matrix(x), y)
     np.testing.assert_array_equal(sparse.predict_proba(csr_matrix(x)), full.predict_proba(x))
+
+
+@pytest.mark.parametrize("learner", ["linear", "trees"])
+def test_a_large_sparse_matrix_stays_sparse_and_gives_the_same_bits(
+    learner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((200, 8)) * (rng.random((200, 8)) < 0.4)).astype(np.float32)
+    y, clients = (x[:, 0] + x[:, 1] > 0).astype(int), np.arange(200) % 3
+    chosen: dict[str, Any] = {"learner": learner, "rounds": 2, "random_state": 0}
+    full = FFGBClassifier(**chosen).fit(x, y, clients=clients)
+    monkeypatch.setattr(estimators, "FEW_CELLS", 100)
+    monkeypatch.setattr(estimators, "_in_full_rows", None)  # no one may call it
+    sparse = FFGBClassifier(**chosen).fit(csr_matrix(x), y, clients=clients)
+    assert sparse.model_.to_bytes() == full.model_.to_bytes()
+    np.testing.assert_array_equal(sparse.predict_proba(csr_matrix(x)), full.predict_proba(x))
+
+
+def test_other_learners_have_sparse_rows_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "FEW_CELLS", 100)
+    x, y = iris()
+    fitted = FFGBClassifier(learner="mlp", rounds=1, oracle_steps=2).fit(csr_matrix(x), y)
+    assert fitted.predict(csr_matrix(x)).shape == y.shape
 
 
 def test_sparse_rows_that_do_not_fit_in_full_are_refused_with_a_remedy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,3 +149,34 @@ def test_a_failure_is_named() -> None:
     failed = {**lines()[0], "failed": "ValueError: no"}
     text = module("table_summary").summarise([failed, *lines()[1:]], "ffgb-trees")
     assert "FAILED a: ValueError: no" in text
+
+
+def test_a_run_goes_on_with_small_tables_first_and_computes_results_of_other_code_anew(tmp_path: Path) -> None:
+    tables = module("tables")
+
+    def line(table: str, rows: int, code: str | None) -> str:
+        known = {
+            "method": "linear",
+            "table": table,
+            "seed": 0,
+            "most": 20_000,
+            "rows": rows,
+            "columns": 2,
+            "classes": 2,
+        }
+        return json.dumps(known | ({} if code is None else {"code": code})) + "\n"
+
+    (tmp_path / "linear.jsonl").write_text(
+        line("adult", 20_000, "new") + line("wine", 178, "old") + line("a9a", 9, None)
+    )
+    entries = [entry(name) for name in ("digits", "adult", "wine", "a9a")]
+    assert [e.name for e in tables.small_first(entries, tmp_path)] == ["a9a", "wine", "adult", "digits"]
+    found = tables.results(tmp_path)
+
+    def missing(chosen: Any) -> list[str]:
+        return [e.name for e in entries if tables.missing_results(found, ["linear"], e.name, chosen)]
+
+    assert missing(tables.Chosen()) == ["digits"]
+    assert missing(tables.Chosen(code="new")) == ["digits", "wine", "a9a"]
+    assert missing(tables.Chosen(seed=1)) == [e.name for e in entries]
+    assert missing(tables.Chosen(again=True)) == [e.name for e in entries]

@@ -45,6 +45,7 @@ from ffgb.algorithms.ffgb_shared import spent
 from ffgb.core.conformal import Conformal
 from ffgb.core.functions import OpenSum
 from ffgb.core.losses import LOSSES
+from ffgb.core.sparse_rows import SparseRows, as_rows, tensors_of
 from ffgb.core.types import Array
 from ffgb.data import Dataset
 from ffgb.data.class_weights import weighted_by_class
@@ -58,10 +59,12 @@ from ffgb.federation.server import Learner
 from ffgb.federation.state import State
 from ffgb.hardware import available, cores, one_blas_thread
 from ffgb.learners.adapter import INSTEAD, Adapter, Resident
+from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.protocol.codec import decode, encode
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.job import Update
 from ffgb.runs import onnx
+from ffgb.runs.choose_learner import AUTO
 from ffgb.runs.choose_ridge import choose
 from ffgb.runs.config import SETTINGS, Config
 from ffgb.runs.conformal import calibrated, intervals, sets
@@ -85,6 +88,12 @@ ELSEWHERE = (
     *("sep", "decimal", "encoding", "sheet", "drop", "missing", "unit", "unit_rows"),
 )
 """Settings of `ffgb train` that say where its rows are and who holds them."""
+KEEP_SPARSE = (AUTO, "linear", BoostedTrees.name)
+"""Learners that take sparse rows a few at a time, or make bins of them."""
+FEW_CELLS = 2**24
+"""Rows times columns that are kept in full, whoever needs them: 64 MB."""
+BYTES_A_COLUMN = 2**14
+"""What counts, and a sketch of a Gram, need for each column of sparse rows."""
 OWN: Mapping[str, Any] = {"warm_start": False, "random_state": 0, "n_jobs": None, "options": None}
 """Parameters that are no settings of a run, and what they are by default."""
 
@@ -163,7 +172,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array, sparse matrix or data frame
-            A row a point.  A sparse matrix becomes a full one in float32.
+            A row a point.  A sparse matrix stays sparse for the learners "auto", "linear" and "trees" if it has more
+            than 16,777,216 cells; for others it becomes a full one in float32.
         y : array
             Targets.
         clients : array, optional
@@ -309,7 +319,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             x, y = validate_data(
                 self, X, y, dtype=np.float32, accept_sparse="csr", ensure_min_samples=LEAST, **self._checks
             )
-            x = _in_full_rows(x)
+            x = _kept_rows(x, config)
             sites, site = _sites(clients, len(x))
         y, classes = self._targets(y)
         names = () if classes is None else _class_names(classes)
@@ -347,7 +357,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X, table = as_frame(X), self.model_.table
         if table is None:
-            return _in_full_rows(validate_data(self, X, dtype=np.float32, accept_sparse="csr", reset=False))
+            return _kept_rows(validate_data(self, X, dtype=np.float32, accept_sparse="csr", reset=False), self.config_)
         validate_data(self, X, reset=False, skip_check_array=True)
         frame = self._frame(X)
         _check_rows(len(frame), 1)
@@ -586,16 +596,25 @@ def _weighed(X: Any, y: Any, clients: Any, sample_weight: Any) -> tuple[Any, Any
     return _safe_indexing(X, rows), _safe_indexing(y, rows), some, weights[rows]
 
 
-def _in_full_rows(x: Any) -> Array:
-    """Rows in full, where X is sparse: in float32, if they fit."""
+def _kept_rows(x: Any, config: Config) -> Array:
+    """Rows as they are, in full if X is a sparse matrix of few cells, or if the learner needs them so."""
     rows, columns = x.shape
     if not issparse(x):
         return np.asarray(x)
+    keeps = config.learner in KEEP_SPARSE and config.algorithm == "ffgb" and config.geometry != "local"
+    if keeps and rows * columns > FEW_CELLS and BYTES_A_COLUMN * columns <= available() / 2:
+        return as_rows(SparseRows(x))
+    return _in_full_rows(x)
+
+
+def _in_full_rows(x: Any) -> Array:
+    """Sparse rows in full: in float32, if they fit."""
+    rows, columns = x.shape
     if (need := 4 * rows * columns) > (have := available()) / 2:
         raise EstimatorError(
             f"X is sparse, and its {rows:,} rows of {columns:,} columns in full need {need / 1e9:,.1f} GB of the "
-            f"{have / 1e9:,.1f} GB that are free; choose columns (sklearn.feature_selection), or project them "
-            "(sklearn.decomposition.TruncatedSVD)"
+            f"{have / 1e9:,.1f} GB that are free; choose learner='linear' or 'trees', which keep them sparse, choose "
+            "columns (sklearn.feature_selection), or project them (sklearn.decomposition.TruncatedSVD)"
         )
     whole: Any = x
     found: Array = whole.toarray()
@@ -687,7 +706,8 @@ def _agreed(frame: pd.DataFrame, sites: Sequence[str], parts: Sequence[Array], c
 
 def _fingerprint(dataset: Dataset) -> str:
     names = (dataset.classes, dataset.columns, dataset.sites, dataset.table)
-    arrays = [a for a in (dataset.x, dataset.y, dataset.site, dataset.weights) if a is not None]
+    rest = dataset.y, dataset.site, dataset.weights
+    arrays = [*tensors_of(dataset.x).values(), *(a for a in rest if a is not None)]
     parts = [repr(names).encode(), *(np.ascontiguousarray(a).tobytes() for a in arrays)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 

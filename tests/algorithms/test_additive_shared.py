@@ -12,6 +12,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.metrics import roc_auc_score
 
 from ffgb import FFGBClassifier, FFGBRegressor
+from ffgb.algorithms import additive_shared
 from ffgb.algorithms.additive_shared import AdditiveShared, centres
 from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.histograms import Units
@@ -220,3 +221,16 @@ def test_columns_that_determine_one_another_do_not_let_a_step_go_astray(real_dat
     losses = [line["train_loss"] for line in model.history_]
     assert (np.diff(losses) < 0).all()
     assert losses[-1] < 0.3
+
+
+def test_matrices_of_many_outputs_are_refused_and_a_blend_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has two matrices over pairs of bins for each output."""
+    x = table(4, 400)
+    y = targets(CrossEntropy(3), x, 4)
+    monkeypatch.setattr(additive_shared, "MOST_NUMBERS", 10_000)
+    with pytest.raises(FFGBError, match=r"an additive model of 3 outputs and \d+ bins needs .* GB at the server, and"):
+        trained(CrossEntropy(3), [(x, y)])
+    fitted = FFGBClassifier(learner="blend", rounds=1).fit(x, y)
+    assert "share_additive" not in fitted.history_[-1]
+    monkeypatch.setattr(additive_shared, "MOST_NUMBERS", 2**27)
+    assert "share_additive" in FFGBClassifier(learner="blend", rounds=1).fit(x, y).history_[-1]

@@ -11,6 +11,7 @@ import pytest
 from ffgb import Config, train
 from ffgb.core.losses import LOSSES
 from ffgb.data import Dataset
+from ffgb.features.tables import MANY_FEATURES
 from ffgb.learners.catalogue import LEARNERS
 from ffgb.report.words import chosen_of
 from ffgb.runs.choose_learner import AUTO, FEWEST_ROWS, MOST_CELLS, MOST_COLUMNS, MOST_COLUMNS_OF_TREES
@@ -45,6 +46,7 @@ def resolved(dataset: Dataset, **settings: Any) -> Any:
         (table(columns=MOST_COLUMNS + 1), {}, "trees", "columns"),
         (table(rows=4_000, classes=41), {}, "trees", "classes"),
         (table(columns=MOST_COLUMNS_OF_TREES + 1), {}, "features", "columns"),
+        (table(columns=MANY_FEATURES + 1), {}, "linear", "columns"),
         (table(rows=FEWEST_ROWS - 1), {}, "features", "rows"),
         (table(), {"participation": 0.5}, "features", "not all clients"),
         (table(), {"geometry": "local"}, "features", "not of all rows"),

@@ -40,6 +40,8 @@ from ffgb.settings import Values
 
 MOST_CELLS = 2500
 """Of all columns together: the server's work grows with the cube."""
+MOST_NUMBERS = 2**27
+"""In the matrices of all outputs together, each over pairs of cells: 1 GB, and a round needs twice as much."""
 LOOKS, SURE = 6, 0.1
 """How often a round asks for the curvature along its step, at most; and how wrong, as a share of it, it may be."""
 CELLS_A_LOOK = 16
@@ -82,6 +84,12 @@ class AdditiveShared(Cells):
             raise FFGBError(
                 f"{len(layout.usable)} columns have {cells} bins together, and an additive model takes up to "
                 f"{MOST_CELLS}; choose fewer {option('bins')}, or {option('learner', 'trees')}"
+            )
+        if (numbers := numbers_of(layout, loss.outputs)) > MOST_NUMBERS:
+            raise FFGBError(
+                f"an additive model of {loss.outputs} outputs and {cells} bins needs {16e-9 * numbers:,.1f} GB at the "
+                f"server, and takes up to {16e-9 * MOST_NUMBERS:,.1f} GB; choose fewer {option('bins')}, or "
+                f"{option('learner', 'trees')}"
             )
         if known.weighted and isinstance(loss, Huber):
             raise FFGBError(
@@ -171,7 +179,9 @@ def newton_step(
         if wrong <= SURE:
             break
         step = first.again(prior, terms, sums.gradient, seen.curvature, steeper=steeper) - terms
+    del first  # its factors are as large as the matrices
     sums = replace(sums, curvature=[own.whole() for own in seen.curvature])
+    del seen
     return Newton(rounded(fitted(sums).terms - terms), sums, units)
 
 
@@ -234,9 +244,15 @@ def safe_step(found: Newton, c: int, rows: int, ask: AskInRound, f_of: Callable[
     return rounded(safe_length(LENGTHS, slopes) * found.step)
 
 
-def fits(layout: Layout, rows: int) -> bool:
-    """Has the table few enough cells, also for so many rows?"""
-    return 0 < int(layout.cells[layout.usable].sum()) <= min(MOST_CELLS, CELLS_A_ROW * rows)
+def fits(layout: Layout, rows: int, outputs: int) -> bool:
+    """Has the table few enough cells, also for so many rows, and for so many outputs?"""
+    few = 0 < int(layout.cells[layout.usable].sum()) <= min(MOST_CELLS, CELLS_A_ROW * rows)
+    return few and numbers_of(layout, outputs) <= MOST_NUMBERS
+
+
+def numbers_of(layout: Layout, outputs: int) -> int:
+    """In matrices over pairs of cells, one an output."""
+    return outputs * (1 + int(layout.cells[layout.usable].sum())) ** 2
 
 
 def prior_of(bins: Bins, columns: Array, rows: Array) -> Prior:

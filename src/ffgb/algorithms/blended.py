@@ -109,7 +109,8 @@ class Blended(Cells):
         known = replace(known, side_by_side=side_by_side)
         shallow = replace(self.shallow, rows=known.rows, weighted=known.weighted, side_by_side=side_by_side)
         safe = loss.classification or (loss.smooth and not known.weighted)  # Newton's steps need no shortening
-        fitting = safe and fits(cast(BoostedTrees, family).layout, known.rows) and not self.deep.monotone
+        outputs = loss.outputs * len(folds_of(known.rows, 1, known.seed).without)
+        fitting = safe and fits(cast(BoostedTrees, family).layout, known.rows, outputs) and not self.deep.monotone
         steps = QUADRATIC_STEPS if flat_curvature(loss) else NEWTON_STEPS
         smooth = steps if fitting else 0
         folds = folds_of(known.rows, 3 if smooth else 2, known.seed)

@@ -22,6 +22,8 @@ COMPILED_ROWS = 2000
 """For fewer rows than this NumPy is fast enough, and numba need not be imported."""
 BLOCK = 2048
 """Rows whose gradients stay in the cache while one column after another is added up."""
+ROWS_OF_A_TREE = 2**15
+"""Rows whose cells stay in the cache while one tree after another is evaluated."""
 
 
 class Compiled(NamedTuple):
@@ -165,20 +167,18 @@ def add_leaves(
 ) -> None:
     """Add the value of each row's leaf, times the tree's weight, to the tree's output.
 
-    of_node (m, nodes), column (m, S), left (m, S, bytes), uint8, with a bit for each cell, value (m, nodes), out
-    (n, c).
+    of_node (m, nodes), column (m, S), left (m, S, cells), uint8, value (m, nodes), out (n, c).
     """
     nodes = np.uint32(of_node.shape[1])
-    for t in range(len(weights)):
-        o, w, splits, columns, sets, values = output[t], weights[t], of_node[t], column[t], left[t], value[t]
-        for i in range(len(out)):
-            r, at = np.uint32(i), np.uint32(0)
-            while at < nodes:
-                split = splits[at]
-                if split < 0:
-                    break
-                s = np.uint32(split)
-                cell = np.uint32(cells[np.uint32(columns[s]), r])
-                bit = np.uint32(sets[s, cell >> np.uint32(3)]) >> (cell & np.uint32(7))
-                at = np.uint32(2 * s + 2) - (bit & np.uint32(1))
-            out[r, o] += w * values[at]
+    for start in range(0, len(out), ROWS_OF_A_TREE):
+        for t in range(len(weights)):
+            o, w, splits, columns, sets, values = output[t], weights[t], of_node[t], column[t], left[t], value[t]
+            for i in range(start, min(start + ROWS_OF_A_TREE, len(out))):
+                r, at = np.uint32(i), np.uint32(0)
+                while at < nodes:
+                    split = splits[at]
+                    if split < 0:
+                        break
+                    s = np.uint32(split)
+                    at = np.uint32(2 * s + 2) - sets[s, cells[np.uint32(columns[s]), r]]
+                out[r, o] += w * values[at]

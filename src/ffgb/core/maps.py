@@ -17,9 +17,14 @@ POINTS_AT_A_TIME = 2**14
 """Of which features are computed, and sums of their products.  A constant, because the last bits follow from it."""
 
 
-def in_blocks(points: int) -> Iterator[slice]:
-    """So many points, some at a time."""
-    return (slice(a, min(a + POINTS_AT_A_TIME, points)) for a in range(0, points, POINTS_AT_A_TIME))
+WIDE, BYTES_AT_A_TIME = 2**13, 2**26
+"""Of more features than this, points are taken so that their features have so many bytes."""
+
+
+def in_blocks(points: int, features: int = 0) -> Iterator[slice]:
+    """So many points, some at a time: fewer if they have very many features."""
+    size = POINTS_AT_A_TIME if features <= WIDE else max(1, BYTES_AT_A_TIME // (4 * features))
+    return (slice(a, min(a + size, points)) for a in range(0, points, size))
 
 
 class FeatureMap(ABC):

@@ -8,13 +8,16 @@ from typing import final
 import numpy as np
 
 from ffgb.core.functions import Function
-from ffgb.core.maps import After, FeatureMap, in_blocks
+from ffgb.core.maps import POINTS_AT_A_TIME, After, FeatureMap, in_blocks
+from ffgb.core.sparse_rows import sparse
 from ffgb.core.types import Array
 from ffgb.hardware import cores, physical
 
 EVERY = slice(None)
 KEPT = max(physical() // (16 * cores()), 2**28)
 """Bytes of features that one process keeps between messages; beyond, they are computed again when they are needed."""
+SPARSE_KEPT = 2**26
+"""The same where rows are sparse, for each client: they are sparse because they would be too large in full."""
 
 
 @final
@@ -71,14 +74,18 @@ class Points:
 
     def blocks(self, features: FeatureMap) -> Iterator[tuple[slice, Array]]:
         """Φ(x) of some points at a time: computed anew each time where all of it would take too much memory."""
-        if features.fingerprint == self._key or 4 * len(self) * features.dimension <= KEPT:
+        most = KEPT if sparse(self.x) is None else SPARSE_KEPT
+        blocks = in_blocks(len(self), features.dimension)
+        if features.fingerprint == self._key or 4 * len(self) * features.dimension <= most:
             z = self.features(features)
-            yield from ((rows, z[rows]) for rows in in_blocks(len(self)))
+            yield from ((rows, z[rows]) for rows in blocks)
         else:
-            yield from ((rows, features(self.x[rows])) for rows in in_blocks(len(self)))
+            yield from ((rows, features(self.x[rows])) for rows in blocks)
 
     def values(self, f: Function) -> Array:
         """f at the points."""
+        if f.family.features.fingerprint == self._key and f.family.points_in_a_block > POINTS_AT_A_TIME:
+            return f.evaluate(self._z)  # it takes blocks of its own
         found = np.zeros((len(self), f.family.outputs))
         for rows, z in self.blocks(f.family.features):
             found[rows] = f.evaluate(z)

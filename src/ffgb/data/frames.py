@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from scipy.sparse import issparse
 
+from ffgb.core.sparse_rows import SparseRows, as_rows
 from ffgb.errors import FFGBError
 
 
@@ -57,6 +59,8 @@ def as_arrow(value: Any) -> pa.Table:
 
 def numbers(value: Any) -> Any:
     """The points of a client: a table of numbers as an array; anything else as it is."""
+    if issparse(value):
+        return as_rows(SparseRows(value))
     if not is_frame(value):
         return as_values(value)
     frame = as_frame(value)

@@ -20,9 +20,11 @@ import numpy as np
 from ffgb.core.exact_sums import check_counts
 from ffgb.core.maps import FeatureMap
 from ffgb.core.questions import Ask, Here, Question, Sum
+from ffgb.core.sparse_rows import SparseRows, sparse
 from ffgb.core.splits import MOST_CELLS, Layout
 from ffgb.core.types import Array, Tensors
-from ffgb.errors import FFGBError
+from ffgb.errors import FFGBError, option
+from ffgb.hardware import available
 
 EDGES = 256
 """Where values are counted, in each column, at a time."""
@@ -79,12 +81,14 @@ class KeyCounts(Question):
         return {"counts": Sum((columns, edges + 2), MOST_ROWS, 32, "count")}
 
     def part(self, here: Here) -> Tensors:
-        x = here.points.x.reshape(len(here.points), -1)
+        x = rows_of(here.points.x)
         counts = np.zeros((len(self.column), self.edges.shape[1] + 2))
         for k, edges in enumerate(self.edges):
-            there = x[:, self.column[k]]
+            if isinstance(x, SparseRows) and self.flag[k] < 0:
+                counts[k] = _counts_of_entries(x, int(self.column[k]), edges)
+                continue
             # sorting rows once is faster than a search for each
-            there = np.sort(there[~_gone(x, self.column[k], self.flag[k])])
+            there = np.sort(column_of(x, self.column[k])[~_gone(x, self.column[k], self.flag[k])])
             up_to = np.searchsorted(keys(there), edges, side="right")
             counts[k, :-1] = np.diff(up_to, prepend=0, append=len(there))
             counts[k, -1] = len(x) - len(there)
@@ -115,11 +119,11 @@ class CategoryCounts(Question):
         return {name: Sum(shape, MOST_ROWS, 32, "count") for name, shape in shapes.items()}
 
     def part(self, here: Here) -> Tensors:
-        x = here.points.x.reshape(len(here.points), -1)
+        x = rows_of(here.points.x)
         counts, odd = np.zeros(len(self.column)), np.zeros(int(self.group.max()) + 1)
         for g in range(len(odd)):
             inside = self.group == g
-            some = x[:, self.column[inside]]
+            some = columns_of(x, self.column[inside])
             counts[inside] = (some == 1).sum(axis=0)
             odd[g] = (((some != 0) & (some != 1)).any(axis=1) | ((some == 1).sum(axis=1) > 1)).sum()
         return {"counts": counts, "odd": odd, "rows": np.full(1, float(len(x)))}
@@ -133,10 +137,36 @@ class CategoryCounts(Question):
         return sums["counts"], sums["odd"], float(sums["rows"][0])
 
 
-def _gone(x: Array, column: int, flag: int) -> Array:
+def rows_of(x: Array) -> Array | SparseRows:
+    """Rows of single numbers, or sparse ones as they are."""
+    rows = sparse(x)
+    return x.reshape(len(x), -1) if rows is None else rows
+
+
+def column_of(x: Array | SparseRows, j: int) -> Array:
+    """A column, (n,)."""
+    return x.column(int(j)) if isinstance(x, SparseRows) else x[:, j]
+
+
+def columns_of(x: Array | SparseRows, some: Array) -> Array:
+    """Some columns in full, (n, k)."""
+    return np.stack([x.column(int(j)) for j in some], axis=1) if isinstance(x, SparseRows) else x[:, some]
+
+
+def _counts_of_entries(x: SparseRows, j: int, edges: Array) -> Array:
+    """Counts of a column's values by edges of keys, and how many miss; most values are 0."""
+    values = x.entries(j).values
+    there = np.sort(keys(values[~np.isnan(values)]))
+    zeros = len(x) - len(values)
+    up_to = np.searchsorted(there, edges, side="right") + np.where(edges >= 0, zeros, 0)
+    own = np.diff(up_to, prepend=0, append=len(there) + zeros)
+    return np.append(own, len(values) - len(there))
+
+
+def _gone(x: Array | SparseRows, column: int, flag: int) -> Array:
     """Where a column is missing."""
-    gone: Array = np.isnan(x[:, column])
-    return gone if flag < 0 else gone | (x[:, flag] == 1)
+    gone: Array = np.isnan(column_of(x, column))
+    return gone if flag < 0 else gone | (column_of(x, flag) == 1)
 
 
 class Column(NamedTuple):
@@ -223,19 +253,37 @@ class Bins(FeatureMap):
         return self(x)  # cells are exact, and a column's stay in one piece
 
     def __call__(self, x: Array) -> Array:
-        flat = np.asarray(x, np.float32).reshape(len(x), -1)
+        flat = rows_of(x)
+        if isinstance(flat, SparseRows):
+            _check_cells(len(x) * self.dimension)
+        else:
+            flat = np.asarray(flat, np.float32)
         cells = np.empty((len(x), self.dimension), np.uint8, order="F")
         for c in range(self.dimension):
             cuts = self.cuts_of(c)
             if self.categorical[c]:
-                some = flat[:, self.inputs_of(c)] == 1
+                some = columns_of(flat, self.inputs_of(c)) == 1
                 cells[:, c] = np.where(some.any(axis=1), cuts.astype(np.uint8)[some.argmax(axis=1)], self.otherwise[c])
                 continue
             column = int(self.inputs_of(c)[0])
-            cells[:, c] = places(cuts, flat[:, column])
+            if isinstance(flat, SparseRows):
+                rows, there = flat.entries(column)
+                cells[:, c] = np.searchsorted(cuts, np.float32(0.0))
+                cells[rows, c] = np.searchsorted(cuts, there)
+            else:
+                cells[:, c] = places(cuts, flat[:, column])
             if self.missing[c]:
                 cells[_gone(flat, column, int(self.flag[c])), c] = self.otherwise[c]
         return cells
+
+
+def _check_cells(cells: int) -> None:
+    """Raise an FFGBError if the cells of sparse rows, a byte each, do not fit."""
+    if cells > (have := available()) / 2:
+        raise FFGBError(
+            f"trees keep a byte for each cell of a table, sparse or not: {cells / 1e9:,.1f} GB, and "
+            f"{have / 1e9:,.1f} GB are free; choose {option('learner', 'linear')}, or fewer columns"
+        )
 
 
 def places(cuts: Array, x: Array) -> Array:

@@ -19,9 +19,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from ffgb.core.maps import FeatureMap
+from ffgb.core.maps import FeatureMap, in_blocks
 from ffgb.core.questions import Ask, Here, Question, Sum
 from ffgb.core.seeds import stream
+from ffgb.core.sparse_rows import SparseRows, sparse
 from ffgb.core.statistics import Moments
 from ffgb.core.types import Array, Tensors
 from ffgb.errors import FFGBError
@@ -66,12 +67,22 @@ class Histogram(Question):
         return {"counts": Sum((columns, edges + 1), 2.0**31 - 1, 32, "count")}
 
     def part(self, here: Here) -> Tensors:
+        rows = sparse(here.points.x)
+        if rows is not None:
+            return {"counts": np.array([self._of_entries(rows, j) for j in range(len(self.edges))], np.float64)}
         x = np.asarray(here.points.x, np.float32).reshape(len(here.points), -1)
         counts = [
             np.bincount(np.searchsorted(edges, column), minlength=len(edges) + 1)
             for column, edges in zip(x.T, self.edges, strict=True)
         ]
         return {"counts": np.array(counts, np.float64)}
+
+    def _of_entries(self, x: SparseRows, j: int) -> Array:
+        """Counts of a column's values, most of which are 0."""
+        edges, values = self.edges[j], x.entries(j).values
+        counts = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
+        counts[np.searchsorted(edges, np.float32(0.0))] += len(x) - len(values)
+        return counts
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         counts = own["counts"]
@@ -151,12 +162,15 @@ def look(ask: Ask, moments: Moments, names: Sequence[str], least: int = LEAST) -
     flags = _flags(names, inputs)
     cuts = [_cuts(counted, least) for counted in found]
     missing = {j: _above(found[flag], cuts[flag]) for j, flag in flags.items() if len(cuts[flag])}
-    cuts = [_cuts(counted, least, missing.get(j, 0)) for j, counted in enumerate(found)]
+    cuts = [_cuts(found[j], least, missing[j]) if j in missing else own for j, own in enumerate(cuts)]
     known: dict[str, int] = {}
     named = [names[j].partition("=")[0] if j < len(names) and "=" in names[j] else f"#{j}" for j in range(inputs)]
     groups = tuple(known.setdefault(name, len(known)) for name in named)
-    for unit in (np.flatnonzero(np.asarray(groups) == g) for g in range(len(known))):
-        for j in _joining_the_rest({int(j): _above(found[j], cuts[j]) for j in unit}, found[0].rows, least):
+    members: list[list[int]] = [[] for _ in known]
+    for j, g in enumerate(groups):
+        members[g].append(j)
+    for unit in members:
+        for j in _joining_the_rest({j: _above(found[j], cuts[j]) for j in unit}, found[0].rows, least):
             cuts[j] = np.empty(0)
     most = max(1, *(len(c) for c in cuts))
     padded = np.array([np.concatenate([c, np.full(most - len(c), np.inf)]) for c in cuts], np.float32)
@@ -418,8 +432,12 @@ class LeavesOf(Question):
         return {"counts": Sum((self.trees.trees, 2**self.trees.depth), 2.0**31 - 1, 32, "count")}
 
     def part(self, here: Here) -> Tensors:
-        leaves, size = self.trees.leaves(np.asarray(here.points.x, np.float32)), 2**self.trees.depth
-        return {"counts": np.array([np.bincount(tree, minlength=size) for tree in leaves.T], np.float64)}
+        x, size = here.points.x, 2**self.trees.depth
+        counts = np.zeros((self.trees.trees, size))
+        for rows in in_blocks(len(x), x.shape[1]):
+            leaves = self.trees.leaves(np.asarray(x[rows], np.float32))
+            counts += [np.bincount(tree, minlength=size) for tree in leaves.T]
+        return {"counts": counts}
 
     def check(self, own: Tensors, rows: int, part: float = 1.0) -> None:
         counts = own["counts"]

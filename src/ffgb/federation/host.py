@@ -14,6 +14,7 @@ import numpy as np
 
 from ffgb.core.points import KEPT, Points
 from ffgb.core.private_question import PrivateQuestion
+from ffgb.core.sparse_rows import rows_in, tensors_of
 from ffgb.core.types import Array
 from ffgb.errors import DivergedError, FFGBError
 from ffgb.federation.client import Client
@@ -74,7 +75,7 @@ class Host:
         message = decode(data)
         if message.kind == "host":
             self.clients[message.client] = Client(
-                message.client, message.tensors["x"], message.tensors["y"], message.tensors.get("weights")
+                message.client, rows_in(message.tensors), message.tensors["y"], message.tensors.get("weights")
             )
             return
         sending, masking, failure, digest = None, None, None, b""
@@ -266,7 +267,7 @@ class Holding:
         return len(self.y[self.rows])
 
     def message(self, i: int) -> bytes:
-        tensors = {"x": self.x[self.rows], "y": self.y[self.rows]}
+        tensors = {**tensors_of(self.x[self.rows]), "y": self.y[self.rows]}
         if self.weights is not None:
             tensors["weights"] = self.weights[self.rows]
         return encode(Message("host", client=i, tensors=tensors))

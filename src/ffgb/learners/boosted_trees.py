@@ -28,8 +28,8 @@ STEP = 2.0**-40
 """Of values."""
 LARGEST_VALUE = 2.0**10
 """Of a leaf: thousands of such leaves still add up exactly."""
-POINTS_IN_A_BLOCK = 2**15
-"""Sums of trees are exact, so they do not depend on it."""
+POINTS_IN_A_BLOCK, POINTS_FOR_NUMPY = 2**20, 2**15
+"""Of which a sum of trees is computed; sums are exact, so they do not depend on it."""
 LEAF_ROWS = 20
 """Of a leaf at least, all clients together, if no one says."""
 ROW_SHARE = 0.7
@@ -108,12 +108,14 @@ class BoostedTrees(OpenFamily):
         fast = compiled(len(z))
         if fast is not None:
             of_node = np.stack([splits.of_node for splits in trees])
-            left = stack["left"].view(np.uint8)
+            left = np.unpackbits(stack["left"].view(np.uint8), axis=2, bitorder="little")
             fast.add_leaves(by_column(z), of_node, stack["column"], left, stack["value"], stack["output"], weights, out)
             return out
-        start = np.zeros(len(z), np.int32)
-        for splits, value, output, weight in zip(trees, stack["value"], stack["output"], weights, strict=True):
-            out[:, output] += weight * value[route(splits, z, start)]
+        for first in range(0, len(z), POINTS_FOR_NUMPY):
+            some = slice(first, first + POINTS_FOR_NUMPY)
+            start = np.zeros(len(z[some]), np.int32)
+            for splits, value, output, weight in zip(trees, stack["value"], stack["output"], weights, strict=True):
+                out[some, output] += weight * value[route(splits, z[some], start)]
         return out
 
     def constant(self, values: Array) -> OpenSum:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ffgb.core.losses import LOSSES
 from ffgb.data import Dataset
+from ffgb.features.tables import MANY_FEATURES
 from ffgb.learners.additive import Additive
 from ffgb.learners.blend import Blend
 from ffgb.learners.boosted_trees import BoostedTrees
@@ -19,7 +20,7 @@ from ffgb.learners.catalogue import CLOSED
 
 AUTO = "auto"
 """The learner's name where none is chosen."""
-FEATURES = CLOSED[0]
+FEATURES, LINEAR = CLOSED
 FEWEST_ROWS = 100
 """Of a table for trees: bins and leaves need rows."""
 MOST_CELLS = 2**24
@@ -46,9 +47,10 @@ def choose_learner(config: Any, dataset: Dataset, chosen: Mapping[str, Any]) -> 
     """What is trained where no learner is named; `chosen` has the loss, and how many clients take part."""
     if dataset.image or dataset.x.ndim != 2:
         return LearnerChoice(FEATURES, "the data are no table")
-    for why in (_not_grown(config, dataset, chosen), _too_large_for_trees(dataset)):
-        if why is not None:
-            return LearnerChoice(FEATURES, why)
+    if (why := _not_grown(config, dataset, chosen)) is not None:
+        return LearnerChoice(FEATURES, why)
+    if (why := _too_large_for_trees(dataset)) is not None:
+        return LearnerChoice(LINEAR if dataset.x.shape[1] > MANY_FEATURES else FEATURES, why)
     if chosen["loss"] in LOSSES and not LOSSES[chosen["loss"]].alone and dataset.x.shape[1] <= MOST_COLUMNS:
         return LearnerChoice(Additive.name, "times until events: there are fewer events than rows")
     why = _not_blended(config, dataset, chosen["loss"])

@@ -27,7 +27,7 @@ from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, light
 from ffgb.runs.going_on import going_on
 
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 8192, 2**26
 
 
 @final
@@ -73,7 +73,8 @@ class Model:
         if x.shape[1:] != self.shape:
             raise FFGBError(f"the points have shape {x.shape[1:]}, but the model was trained on points of {self.shape}")
         # A closed family is one product: in float64, for of scores of hundreds float32 keeps four digits.
-        some = (self.family.features(x[a : a + ROWS_AT_ONCE]) for a in range(0, len(x), ROWS_AT_ONCE))
+        size = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, self.family.features.dimension)))
+        some = (self.family.features(x[a : a + size]) for a in range(0, len(x), size))
         closed = isinstance(self.family, ClosedFamily)
         parts = [self.f.evaluate(z.astype(np.float64) if closed else z) for z in some]
         return np.concatenate(parts) if parts else np.empty((0, self.job.loss.outputs))

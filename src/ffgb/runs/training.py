@@ -546,7 +546,8 @@ def federate(
 ) -> tuple[State, list[dict[str, Any]]]:
     """Rounds of an algorithm on arrays in memory, one (x, y) a client: the state at the end, and each round's metrics.
 
-    x may also be a data frame of numbers, and y a column: pandas, polars, pyarrow, DuckDB and others that speak Arrow.
+    x may also be a data frame of numbers, and y a column: pandas, polars, pyarrow, DuckDB and others that speak Arrow;
+    or a sparse matrix of scipy, which stays sparse (core/sparse_rows.py).
     The family may be one that is made in a set-up exchange, and share a geometry: a function of `ask`
     (federation/server.py).  Training begins with f⁰ = `f0`, a function of that family, or with 0.
 
