@@ -1,4 +1,4 @@
-"""Private models as they are written down, with all questions that they took: python -m tests.algorithms.written_private.
+"""Private models and the questions they took, written down by `python -m tests.algorithms.written_private`.
 
 Most constants of the method change no property that a test of a few rows could see.  They show here.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from ffgb.algorithms.additive_private import Fitting, Plan, Public, private_family
 from ffgb.core.points import Points
-from ffgb.core.private_question import PrivateQuestion
 from ffgb.core.private_sums import ColumnCounts, ResidualSums
 from ffgb.core.questions import Here
 from ffgb.core.types import Array
@@ -52,7 +51,7 @@ def transcript(plan: Plan) -> dict[str, Any]:
     rng, (x, y), asked = np.random.default_rng(3), table(plan.kind), list[dict[str, Any]]()
     points, counts = Points(0, x, y), list[Any]()
 
-    def ask(question: PrivateQuestion) -> Any:
+    def ask(question: Any) -> Any:
         if isinstance(question, ColumnCounts) and counts:
             return counts[0]  # it is asked again, and answered from memory
         sums = {

@@ -123,7 +123,9 @@ def test_a_map_is_a_line_beyond_its_knots_and_between_them() -> None:
     np.testing.assert_allclose(sure, expit([-0.5 - 0.25 * (end - 1.0), 2.5 + 3.0 * (end - 1.0)]), rtol=1e-4)
     power = Recalibration(np.zeros(1), np.zeros(1), 2.0, 2.0)
     three = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
-    np.testing.assert_allclose(power(three), [np.array([4.0, 9.0, 25.0]) / 38.0, [1.0, 0.0, 0.0]], atol=1e-15)
+    np.testing.assert_allclose(
+        power(three), np.array([[4.0 / 38.0, 9.0 / 38.0, 25.0 / 38.0], [1.0, 0.0, 0.0]]), atol=1e-15
+    )
 
 
 def test_a_power_is_twenty_at_most() -> None:
