@@ -101,7 +101,7 @@ ABOUT: dict[str, tuple[str, ...]] = {
         ("tests/federation/test_server.py", "tests/algorithms/test_parametric.py"),
     ),
     **dict.fromkeys(
-        ("core/questions", "core/gradients", "core/grams", "core/moments", "core/steepness", "core/quantiles"),
+        ("core/questions", "core/gradients", "core/grams", "core/moments"),
         ("tests/core/test_written_questions.py",),
     ),
     **dict.fromkeys(
