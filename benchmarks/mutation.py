@@ -96,6 +96,9 @@ ABOUT: dict[str, tuple[str, ...]] = {
     "core/recalibration": ("tests/runs/test_recalibrate.py",),
     **dict.fromkeys(("core/private_", "algorithms/additive_private", "privacy/noise"), ("tests/runs/test_private.py",)),
     "boosted_trees": ("tests/runs/test_boosted_trees.py",),
+    "core/kernels": ("tests/learners/test_boosted_trees.py",),
+    "core/private_question": ("tests/core/test_private_sums.py",),
+    "learners/adapter": ("tests/test_sklearn.py",),
     **dict.fromkeys(
         ("federation/increments", "federation/boosting", "federation/form", "federation/state"),
         ("tests/federation/test_server.py", "tests/algorithms/test_parametric.py"),

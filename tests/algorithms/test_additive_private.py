@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ffgb.algorithms.additive_private import (
+    AdditivePrivate,
     AdditiveReleased,
     Fitting,
     Kind,
@@ -282,3 +283,41 @@ def test_a_tree_has_256_leaves_at_most() -> None:
 
 def ones(question: Any) -> Any:
     return question.total({name: np.full(shape, 50.0 * question.weight) for name, shape in question.shapes.items()})
+
+
+def test_a_private_model_is_prepared_before_the_first_round() -> None:
+    plan, counts = written_private.PLANS["two classes, few rows"], list[Any]()
+    (x, y), rng = written_private.table("binary"), np.random.default_rng(3)
+
+    def ask(question: Any) -> Any:
+        counts.append(question)
+        parts = sorted(question.part(Here(Points(0, x, y), 1.0)).items())
+        noise = {name: np.rint(rng.normal(0.0, plan.deviation(question), array.shape)) for name, array in parts}
+        return question.total({name: array + noise[name] for name, array in parts})
+
+    algorithm, family, loss = AdditivePrivate(plan=plan, promise="{}"), private_family(plan, fail), LOSSES["logistic"]
+    released = algorithm.prepared(ask, family, loss.of(2, 1), np.zeros(1), np.ones(1))
+    assert isinstance(released, AdditiveReleased)
+    assert released.promise == "{}"
+    assert len(counts) == 4
+    expected = WRITTEN["two classes, few rows"]
+    np.testing.assert_allclose(released.values, expected["values"], rtol=1e-5, atol=1e-7)
+    step = released.round(0, family.zero(), None, loss.of(2, 1), None)  # type: ignore[arg-type]
+    assert (step.decay, step.length, step.shown) == (1.0, 1.0, False)
+    assert step.measured == {"gamma": None, "explained": None, "noise": None}
+    assert [each.eta(k, 3) for each in (algorithm, released) for k in (1, 2)] == [1.0] * 4
+    with pytest.raises(FFGBError, match="before training begins"):
+        algorithm.round(0, family.zero(), None, loss.of(2, 1), None)  # type: ignore[arg-type]
+    nothing = AdditiveReleased().round(0, family.zero(), None, loss.of(2, 1), None).h  # type: ignore[arg-type]
+    assert np.abs(nothing(x[:5])).max() == 0.0
+
+
+@pytest.mark.parametrize(("ratio", "kernels"), [(4.0, 3), (4.01, 5)])
+def test_pairs_have_terms_if_there_is_enough_evidence(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, kernels: int
+) -> None:
+    """Of three pairs two at most have terms, beside the columns."""
+    monkeypatch.setattr(Fitting, "_evidence", lambda *args: (ratio, 0.5))
+    x, f = table(4000, 0)
+    fitting, _, _ = fitted("binary", x, (f > 0).astype(int), 8.0, pairs=2)
+    assert len(fitting.priors.kernels) == kernels

@@ -30,6 +30,16 @@ PLANS = {
     "classes, fewer bins": replace(PLAN, kind="classes", outputs=3, pairs=1, mu=0.5),
     "numbers": replace(PLAN, kind="numbers", centre=1.0, scale=20.0, pairs=3, mu=2.0),
     "numbers, several rows a unit": replace(PLAN, kind="numbers", scale=8.0, rows=3, mu=1.2, pairs=1),
+    "one column": replace(PLAN, public=Public(("a",), ((0,),), (5,), (-3.0,), (4.0,)), pairs=2, mu=2.0),
+    "two columns": replace(PLAN, public=Public(("a", "b"), ((0,), (1,)), (5, -1), (-3.0, -2.0), (4.0, 3.0)), pairs=2),
+    "pairs of categories": replace(
+        PLAN,
+        public=Public(("c", "b"), ((2, 3, 4), (1,)), (-1, -1), (math.nan, -2.0), (math.nan, 3.0)),
+        kind="numbers",
+        scale=10.0,
+        pairs=1,
+        mu=4.0,
+    ),
     "numbers, few rows": replace(PLAN, kind="numbers", scale=5.0, mu=0.02),
 }
 
@@ -42,6 +52,7 @@ def table(kind: str) -> tuple[Array, Array]:
     x[np.arange(2000), 2 + rng.choice(3, 2000, p=[0.6, 0.3, 0.1])] = 1
     x[rng.random(2000) < 0.1, 5] = 1
     f = np.where(x[:, 5] == 1, 1.0, np.sin(2.0 * x[:, 0])) + 1.5 * x[:, 3] + 2.0 * np.sign(x[:, 0] * x[:, 1])
+    f += np.where(x[:, 4] == 1, 4.0, -1.0) * x[:, 1]
     noisy = f + rng.logistic(size=2000)
     return x, {"binary": (noisy > 0.3).astype(int), "classes": np.digitize(noisy, [-1.0, 1.0])}.get(kind, noisy + 2.0)
 

@@ -367,6 +367,16 @@ BOOSTED = [
         ("additive-quantile", "--clients 4 --learner additive --rounds 2 --bins 8 --loss quantile --level 0.8"),
     ),
     *_of(
+        "shop-",
+        "shops.parquet",
+        ("boosted-weights", "--target progress --weights age --learner trees --rounds 1 --leaves 5 --bins 12"),
+        ("additive-weights", "--target progress --weights age --learner additive --rounds 1 --bins 8"),
+        ("blended-weights", "--target progress --weights age --learner blend --rounds 1 --bins 8"),
+        ("ffgb-c-weights", "--target progress --weights age --algorithm ffgb-c --learner tree --depth 2 --rounds 2"),
+        ("shared-weights", "--target progress --weights age --learner linear --rounds 1"),
+        ("fedavg-weights", "--target progress --weights age --algorithm fedavg --learner linear --rounds 3"),
+    ),
+    *_of(
         "clinic-",
         "clinics.csv",
         ("additive-clinics", "--target kind --learner additive --rounds 2 --bins 8"),

@@ -50,10 +50,12 @@ def read_told() -> dict[str, list[float]]:
     return found
 
 
-def write_told(found: Mapping[str, Mapping[str, Any]]) -> None:
+def write_told(found: Mapping[str, Mapping[str, Any]], before: Mapping[str, list[float]]) -> None:
     """One job a line, seven digits a number."""
-    short = {name: [float(f"{number:.7g}") for number in job["told"].values()] for name, job in found.items()}
-    lines = (f"{json.dumps(name)}: {json.dumps(job, separators=(',', ':'))}" for name, job in short.items())
+    new = {name: [float(f"{number:.7g}") for number in job["told"].values()] for name, job in found.items()}
+    short = {**before, **new}
+    some = [name for name in NAMES if name in short]
+    lines = (f"{json.dumps(name)}: {json.dumps(short[name], separators=(',', ':'))}" for name in some)
     TOLD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
                 changed += _wrong(name, before.get(name), found[name])
             print(f"{name:30} {time.perf_counter() - start:5.1f} s  {told}", flush=True)
     if given.told:
-        write_told(found)
+        write_told(found, read_told() if given.jobs else {})
     elif not given.check:
         write({name: {key: value for key, value in job.items() if key != "told"} for name, job in found.items()})
     print(f"{len(given.jobs or NAMES)} jobs, {time.perf_counter() - began:.0f} s; {changed} have changed or fail")

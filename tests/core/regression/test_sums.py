@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from ffgb.core.regression.design import Design, DesignColumn, Records, Variable
 from ffgb.core.regression.families import FAMILIES
 from ffgb.core.regression.sums import RowModel, largest_of, sums_at, unit_of
 from ffgb.core.types import Array
+from ffgb.errors import FFGBError
 from ffgb.privacy.integers import add, from_integers, to_integers
 
 
@@ -94,3 +96,11 @@ def test_no_step_of_a_fit_makes_the_deviance_larger() -> None:
     )  # fmt: skip
     assert len(seen) > 5
     assert all(after <= before * (1.0 + 1e-9) for before, after in pairwise(seen))
+
+
+def test_clusters_are_at_least_two() -> None:
+    assert glm._for_clusters(2, 101, 1) == 2.0
+    assert glm._for_clusters(5, 41, 1) == 1.25
+    assert glm._for_clusters(5, 41, 11) == 1.25 * 40 / 30
+    with pytest.raises(FFGBError, match="needs at least two sites"):
+        glm._for_clusters(1, 101, 1)
