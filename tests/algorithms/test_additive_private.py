@@ -241,6 +241,8 @@ def test_too_few_rows_are_put_into_bins_of_equal_widths() -> None:
     assert columns[0].counts.tolist() == [2000 / 9] * 9  # one is for what is missing
     assert columns[1].counts.tolist() == [250.0] * 8
     assert columns[2].counts.tolist() == [500.0] * 4  # one is for what is no category
+    first = replace(plan, public=replace(plan.public, inputs=((1,), (2,), (3, 4, 5)), flag=(0, -1, -1)))
+    assert len(binned(first, fail)[0].counts) == 9  # the flag may be the first input
 
 
 def fail(question: Any) -> Any:

@@ -126,3 +126,14 @@ def test_a_best_threshold_is_where_the_rates_are_farthest_apart() -> None:
     mine = (p[y == 1] >= best).mean() - (p[y == 0] >= best).mean()
     assert mine >= max(gain) - 0.03
     assert ProbabilityCells.of(np.array([0.3, 0.3]), np.array([0, 1]), least=2).best_threshold is None
+
+
+def test_one_threshold_is_the_best() -> None:
+    p, y = np.array([0.1, 0.2, 0.7, 0.9]), np.array([0, 0, 1, 1])
+    cells = ProbabilityCells.of(p, np.array([0, 1, 0, 1]), least=1)
+    assert cells.best_threshold == 0.5
+    assert len(cells.thresholds) >= 2
+    two = ProbabilityCells.of(np.repeat([0.3, 0.6], 2), np.array([0, 1, 0, 1]), least=1)
+    assert len(two.thresholds) == 2
+    assert two.best_threshold == 0.5
+    assert ProbabilityCells.of(p, y, least=2).best_threshold is None  # no cell has both
