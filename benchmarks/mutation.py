@@ -91,6 +91,10 @@ UNWRITTEN = ("regression/", "recalibration", "masked", "survey")
 ABOUT: dict[str, tuple[str, ...]] = {
     "privacy/release": ("tests/deployment/test_private.py",),
     **dict.fromkeys(("core/baseline", "core/concordance", "core/losses/cox"), ("tests/runs/test_times.py",)),
+    **dict.fromkeys(
+        ("federation/", "privacy/masks", "privacy/tolerance", "privacy/secured"),
+        ("tests/federation/test_written_messages.py",),
+    ),
     "core/conformal": ("tests/runs/test_conformal.py",),
     "core/contributions": ("tests/runs/test_explain.py",),
     "core/recalibration": ("tests/runs/test_recalibrate.py",),
@@ -100,8 +104,12 @@ ABOUT: dict[str, tuple[str, ...]] = {
     "core/private_question": ("tests/core/test_private_sums.py",),
     "learners/adapter": ("tests/test_sklearn.py",),
     **dict.fromkeys(
-        ("federation/increments", "federation/boosting", "federation/form", "federation/state"),
-        ("tests/federation/test_server.py", "tests/algorithms/test_parametric.py"),
+        ("federation/increments", "federation/boosting", "federation/form", "federation/state", "federation/client"),
+        ("tests/federation/test_server.py", "tests/algorithms/test_parametric.py", "tests/engines/test_faults.py"),
+    ),
+    **dict.fromkeys(
+        ("federation/conversation", "federation/participants", "federation/totals", "federation/host", "federation/s"),
+        ("tests/engines/test_faults.py",),
     ),
     **dict.fromkeys(
         ("core/questions", "core/gradients", "core/grams", "core/moments"),

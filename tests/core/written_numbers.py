@@ -171,6 +171,10 @@ def nets() -> dict[str, Any]:
             for way, make in {"squares": family.least_squares, "minimax": family.minimax}.items():
                 fitted = make(x)(y, np.random.default_rng(1))
                 told[f"{name} {way} {batch}"] = family.member(fitted).evaluate(x)[:5]
+        plain = LipschitzMLP(Flatten(3), 2, (8, 6), steps=25, batch=batch, slopes=0.0)
+        jet, samples = np.concatenate([y, np.zeros((6, 2))]), x[:2].astype(np.float64)
+        values = plain.sobolev(x.astype(np.float64), samples).fit(jet, 2.0, np.random.default_rng(1))
+        told[f"lipschitz values alone {batch}"] = plain.member(values).evaluate(x)[:5]
         net = LipschitzMLP(Flatten(3), 2, (8, 6), steps=25, batch=batch)
         lip = WOLip(net, Points(0, x, y), 0.7, "middle", np.random.default_rng(0))
         answer = lip(lip.sees(y), np.random.default_rng(1))
