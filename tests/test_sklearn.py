@@ -717,3 +717,16 @@ def test_a_store_that_is_not_here_is_named() -> None:
     gc.collect()
     with pytest.raises(FFGBError, match="live in the process that fitted them"):
         build(recipe, found)
+
+
+def test_an_adapter_knows_the_learners_of_this_process_alone() -> None:
+    family = Adapter.of(CART, Flatten(2), 1)
+    x = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+    fit = family.least_squares(x)
+    members = [fit(x[:, :1] + k, np.random.default_rng(0)) for k in range(2)]
+    for places in (np.array(0), np.array([0, 1]), np.array([], int)):
+        family.check({"place": places})
+    for places in (np.array(-1), np.array([0, 2]), np.array([-1, 1]), np.array([1, 2])):
+        with pytest.raises(FFGBError, match="not in this process"):
+            family.check({"place": places})
+    np.testing.assert_allclose(family.member(members[1]).evaluate(x)[:, 0], x[:, 0] + 1.0)

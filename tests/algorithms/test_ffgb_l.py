@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
+from ffgb.algorithms import Task
 from ffgb.algorithms.ffgb_l import FFGBL
 from ffgb.core.functions import OnPoints
 from ffgb.core.lipschitz import Extension
@@ -258,3 +260,26 @@ def test_bad_labels_and_settings_are_refused(caplog: pytest.LogCaptureFixture) -
     for bad in wrong:
         with pytest.raises(FFGBError):
             FFGBL(**({"L": 1.0} | bad))
+
+
+def test_settings_that_ffgb_l_has_no_use_for_are_refused() -> None:
+    values: dict[str, Any] = {"mu": None, "one_round": True, "validation": 0.0, "local_epochs": 0, "batch": None}
+    numbers, sampled = Task("cars", 0, sampled=False), Task("cars", 0, sampled=True)
+    fine: Any = SimpleNamespace(**values)
+    FFGBL.check(fine, numbers)
+    FFGBL.check(SimpleNamespace(**{**values, "mu": 1.0}), numbers)  # type: ignore[arg-type]
+    FFGBL.check(SimpleNamespace(**{**values, "one_round": False}), sampled)  # type: ignore[arg-type]
+    for change, task, words in (
+        ({}, sampled, "no rounds to sample clients in"),
+        ({}, Task("wines", 3, sampled=False), "wines has classes"),
+        ({"mu": 0.5}, numbers, "ffgb-l has μ = 1"),
+        ({"validation": 0.2}, numbers, "leave it out"),
+        ({"local_epochs": 1}, numbers, "are for parametric methods"),
+        ({"batch": 0.5}, numbers, "are for parametric methods"),
+    ):
+        with pytest.raises(FFGBError, match=words):
+            FFGBL.check(SimpleNamespace(**{**values, **change}), task)  # type: ignore[arg-type]
+    unset: Any = SimpleNamespace(one_round=None)
+    assert FFGBL.suits(unset, sampled) == {"one_round": False}
+    assert FFGBL.suits(unset, numbers) == {"one_round": True}
+    assert FFGBL.suits(fine, numbers) == {}

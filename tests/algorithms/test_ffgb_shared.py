@@ -144,3 +144,24 @@ def test_a_negative_regularisation_is_refused_and_none_is_fine() -> None:
     FFGBShared(Constant(1.0), mu=0.0)
     with pytest.raises(FFGBError, match="must not be negative"):
         FFGBShared(Constant(1.0), mu=-0.1)
+
+
+def test_a_step_that_would_fit_noise_is_none_if_training_may_stop() -> None:
+    class Noisy(AllRows):
+        def noise(self, freedom: float | None) -> float | None:
+            return 1.0
+
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((N, D)).astype(np.float32), rng.integers(0, 3, N)  # labels that x says nothing of
+    family, loss = Linear(Flatten(D), 3), CrossEntropy(3)
+    geometry = share_geometry(ask_locally(Points(0, x, y)), family.features, "exact", 1e-3)
+    lengths = {}
+    for search in (True, False):
+        for stop in (True, False):
+            algorithm, ask = FFGBShared(Constant(1.0), search=search), Noisy(loss, x, y, family.zero())
+            step = algorithm.round(0, family.zero(), geometry, loss, ask, stop=stop)
+            lengths[search, stop] = step.length
+            assert step.measured["noise"] == 1.0
+    assert lengths[True, True] == 0.0
+    assert lengths[True, False] > 0.0
+    assert lengths[False, True] == lengths[False, False] == 1.0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffgb.core.cells import heads, regrouped
+from ffgb.core.cells import _together, heads, regrouped
 from ffgb.core.splits import Layout
 
 BINS, MISSING, KINDS = (
@@ -82,3 +82,28 @@ def test_rows_that_are_counted_in_two_ways_are_none_or_enough_in_both(seed: int,
     # one way alone merges less
     alone = heads(own[0], 0.0 * own[0], np.arange(cells.sum()), LAYOUT, columns, least)
     assert len(np.unique(alone)) >= len(np.unique(found))
+
+
+def test_categories_are_merged_in_the_order_of_their_fewest_rows() -> None:
+    """Of two ways of counting the smaller counts; the merged ones are called by the last of them."""
+    layout = Layout(np.array([4]), np.array([False]), np.array([True]))
+    counts = np.array([[9.0, 2.0, 8.0, 7.0], [3.0, 50.0, 8.0, 7.0]])
+    # by the fewest: the second (2), the first (3), the fourth (7), the third (8); at least 5 of each way
+    found = heads(counts, 0.0 * counts, np.arange(4), layout, np.array([0]), 5)
+    assert found.tolist() == [1, 1, 2, 3]
+
+
+def test_what_is_left_over_joins_the_last_group() -> None:
+    assert _together([[5.0], [3.0], [2.0], [4.0]], 5) == [(0, 1), (1, 4)]
+    assert _together([[5.0], [3.0], [2.0], [5.0], [0.0]], 5) == [(0, 1), (1, 3), (3, 5)]
+    assert _together([[2.0], [2.0]], 5) == [(0, 2)]  # all of them are too few
+    assert _together([[4.0, 9.0], [1.0, 0.0], [6.0, 0.0]], 5) == [(0, 2), (2, 3)]
+    assert _together([[9.0, 0.0], [9.0, 1.0], [0.0, 4.0]], 5) == [(0, 1), (1, 3)]
+
+
+def test_missing_values_are_merged_with_the_last_bin() -> None:
+    layout = Layout(np.array([3]), np.array([True]), np.array([False]))
+    counts = np.array([9.0, 9.0, 9.0, 1.0])
+    assert heads(counts, 0.0 * counts, np.arange(4), layout, np.array([0]), 5).tolist() == [0, 1, 2, 2]
+    few = np.array([0.0, 0.0, 0.0, 9.0])
+    assert heads(few, 0.0 * few, np.arange(4), layout, np.array([0]), 5).tolist() == [2, 2, 2, 2]

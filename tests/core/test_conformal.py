@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ffgb.core.conformal import FEWEST, OTHERS, Conformal
+from ffgb.core.conformal import COVERAGES, FEWEST, OF_CLASSES, OF_NUMBERS, OTHERS, Conformal, _thresholds
 from ffgb.errors import FFGBError
 
 
@@ -58,3 +58,35 @@ def test_what_cannot_hold_is_refused() -> None:
             large.threshold(wrong)
     with pytest.raises(FFGBError, match="no thresholds that ffgb wrote"):
         Conformal.from_json({"coverages": few.to_json()["coverages"], "sites": {"a": {"rows": 3}}})
+
+
+def test_where_scores_are_counted() -> None:
+    assert (len(OF_CLASSES), OF_CLASSES[1024]) == (2049, 0.5)
+    assert np.log(OF_CLASSES[1025] / (1 - OF_CLASSES[1025])) == pytest.approx(1 / 64)
+    assert (len(OF_NUMBERS), OF_NUMBERS[0], OF_NUMBERS[-1]) == (5601, 1e-6, 1e6)
+    assert (len(COVERAGES), COVERAGES[0], COVERAGES[1], COVERAGES[97], COVERAGES[98]) == (108, 0.5, 0.505, 0.985, 0.99)
+    assert (COVERAGES[-1], FEWEST) == (0.999, 100)
+
+
+@pytest.mark.parametrize(("rows", "coverage", "rank"), [(199, 0.9, 180), (199, 0.905, 181), (99, 0.5, 50), (9, 0.9, 9)])
+def test_a_threshold_is_the_end_of_the_cell_of_its_rank(rows: int, coverage: float, rank: int) -> None:
+    """⌈(n + 1) · coverage⌉, though 200 · 0.9 is a bit more than 180 in floating point."""
+    found = _thresholds(np.ones(rows, int), np.arange(rows) + 1.0)
+    assert found.rows == rows
+    assert found.values[COVERAGES.index(coverage)] == rank
+    assert found.values[COVERAGES.index(0.999)] == math.inf
+
+
+def test_a_score_on_an_edge_is_in_the_cell_that_ends_there_and_a_chance_in_between_takes_the_next() -> None:
+    scores = np.repeat([OF_CLASSES[900], 1.0], [100, 20])
+    found = Conformal.of_scores(scores, np.zeros(120, int), ["a"], None)
+    assert found.threshold(0.8) == OF_CLASSES[900]
+    assert found.threshold(0.823) == OF_CLASSES[900]  # that of 0.825: the rank is 100 of 121
+    assert found.threshold(0.8251) == 1.0
+    numbers = Conformal.of_scores(2.0 * scores, np.zeros(120, int), ["a"], 4.0)
+    edges = 4.0 * OF_NUMBERS
+    assert numbers.threshold(0.8) == edges[np.searchsorted(edges, 2.0 * OF_CLASSES[900])]
+    beyond = Conformal.of_scores(np.full(120, 1e9), np.zeros(120, int), ["a"], 1.0)
+    with pytest.raises(FFGBError, match="takes more held-out rows than the 120"):
+        beyond.threshold(0.5)
+    assert set(Conformal.of_scores(scores[:0], np.zeros(0, int), ["a"], None).of) == set()

@@ -131,3 +131,34 @@ def test_what_rows_do_not_tell_has_no_interval() -> None:
     assert apart == Estimate(1.0)
     assert estimates.area(np.array([0.1, 0.2]), np.array([1, 1]), Sampled.of(2)) == Estimate(0.5)
     assert estimates.straight_line(np.ones(5), np.arange(5.0), Sampled.of(5)) is None
+
+
+def test_precision_without_one_of_the_classes() -> None:
+    score = np.array([0.1, 0.2])
+    assert estimates.precision_area(score, np.array([0, 0]), Sampled.of(2)) == Estimate(0.0)
+    assert estimates.precision_area(score, np.array([1, 1]), Sampled.of(2)) == Estimate(1.0)
+
+
+def test_a_straight_line_is_weighted_least_squares_with_robust_errors() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=200), rng.uniform(0.5, 2.0, 200)
+    y = 1.0 + 0.5 * x + rng.normal(size=200) * (1.0 + np.abs(x))
+    line = estimates.straight_line(x, y, Sampled.of(200, w))
+    assert line is not None
+    fitted = sm.WLS(y, sm.add_constant(x), weights=w).fit(cov_type="HC0")
+    for found, value, error in zip(line, fitted.params, fitted.bse, strict=True):
+        assert found.value == pytest.approx(value)
+        assert found.high is not None
+        assert found.high - found.value == pytest.approx(1.959964 * error, rel=5e-3)  # n / (n − 1) is ours
+        assert found.low == pytest.approx(2.0 * found.value - found.high)
+
+
+def test_the_error_of_sites_of_one_row_is_none() -> None:
+    rows = Sampled(np.array([1.0, 2.0, 1.0]), np.array([0, 1, 1]))
+    influence = np.array([5.0, 2.0, 4.0]) * rows.mass
+    apart = influence[1:] - influence[1:].mean()
+    assert rows.error(np.array([5.0, 2.0, 4.0])) == pytest.approx(np.sqrt(2.0 * np.square(apart).sum()))
+    assert Sampled.of(3, level=0.9).z == pytest.approx(1.6448536)
+    assert rows.around(1.0, 1.0, least=0.5).low == 0.5
+    assert rows.within(0.5, 0.0) == Estimate(0.5)
+    assert rows.within(1.0, 0.1) == Estimate(1.0)

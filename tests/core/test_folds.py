@@ -85,3 +85,47 @@ def test_no_rows_set_aside_is_an_error() -> None:
     question = HeldOut(Folds(2, 0, np.array([-1, 0], np.int16)), 1, np.zeros(1), np.ones((1, 1)))
     with pytest.raises(FFGBError, match="no rows are set aside"):
         question.total({"losses": np.zeros(1), "weight": np.zeros(1)})
+
+
+@pytest.mark.parametrize("loss", [Logistic(), CrossEntropy(3), Square(2)])
+def test_versions_have_the_bounds_and_the_words_of_their_loss(loss: Any) -> None:
+    versions = Versions(loss, 4)
+    assert versions.outputs == 4 * loss.outputs
+    # the gradient of all versions is that of one, four times side by side
+    assert versions.bound == pytest.approx(2.0 * loss.bound)
+    same = ("classification", "measure", "alone", "dispersed", "least", "smooth", "entry_bound", "smoothness", "link")
+    for name in same:
+        assert getattr(versions, name) == getattr(loss, name)
+    f, rng = np.random.default_rng(0).normal(size=(5, 4 * loss.outputs)), np.random.default_rng(1)
+    mean, scale = rng.normal(size=loss.outputs), rng.uniform(1.0, 2.0, loss.outputs)
+    first = f[:, : loss.outputs]
+    np.testing.assert_array_equal(versions.unscaled(f, mean, scale), loss.unscaled(first, mean, scale))
+    if loss.classification:
+        np.testing.assert_array_equal(versions.probability(f), loss.probability(first))
+    with pytest.raises(FFGBError, match="versions are of another loss"):
+        Versions.of(2, 1)
+
+
+def test_losses_of_rows_set_aside_are_cut_off() -> None:
+    """A row counts 1,024 at most, and in whole multiples of 2^-16."""
+    folds = Folds(2, 0, np.array([-1, 0, 1], np.int16))
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.zeros((20, 1))
+    f = np.full((20, 3), 1e5)
+    question = HeldOut(folds, 1, np.zeros(1), np.array([[1.0], [0.0]]))
+    parts = question.part(Here(Points(0, x, y), 1.0, Versions(Square(), 3), y, f))
+    assert parts["weight"].tolist() == [20 * 2**16]
+    assert parts["losses"].tolist() == [20 * 2**26, 0.0]
+    f[:] = np.nan
+    parts = question.part(Here(Points(0, x, y), 1.0, Versions(Square(), 3), y, f))
+    assert parts["losses"].tolist() == [20 * 2**26, 20 * 2**26]
+    question.check({"losses": np.zeros(2), "weight": np.zeros(1)}, 0)
+    with pytest.raises(FFGBError, match="negative weight"):
+        question.check({"losses": np.zeros(2), "weight": np.array([-1.0])}, 0)
+    assert Folds(2, 0, np.array([-1, 0], np.int16)).outside(Points(0, x, y), 0) is None
+
+
+def test_folds_are_those_of_earlier_trainings() -> None:
+    """Where a run goes on, and at sites of another version, rows stay in their folds."""
+    x = np.array([[0.5, -1.0], [3.0, 2.0], [np.nan, 7.0], [0.5, -1.0], [1e-30, -0.0], [4.0, 4.0]], np.float32)
+    assert Folds(5, 3, ALL).of(points(x)).tolist() == [3, 3, 1, 4, 0, 3]
+    assert Folds(7, 4, ALL).of(points(x)).tolist() == [6, 2, 6, 0, 4, 6]

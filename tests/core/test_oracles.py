@@ -77,7 +77,9 @@ def test_an_answer_that_does_not_contract_is_scaled_by_the_best_factor() -> None
 def test_a_weak_learner_has_no_part_of_f_in_it() -> None:
     x = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
     family, phi = Linear(Flatten(1), 1), x.astype(float) + 1.0
-    for oracle in (WO2(family, x), WOInf(family, x)):
+    points = Points(0, x, phi)
+    smooth = WOLip(family, points, 1.0, "middle", np.random.default_rng(0))
+    for oracle in (WO2(family, x), WOInf(family, x), smooth):
         assert oracle(oracle.sees(phi), np.random.default_rng(0)).h.decay == 0.0
 
 

@@ -101,3 +101,16 @@ def test_labels_that_are_all_the_same_leave_finite_numbers() -> None:
     assert np.isfinite(found.change).all()
     assert np.isfinite(found.intercept).all()
     assert found.intercept[0] < 0.0
+
+
+def test_the_level_of_weights_that_are_0_is_that_of_the_evidence() -> None:
+    """At first no weight says how far weights reach."""
+    z, value = points(1.0, rows=200)
+    y = (value > 0).astype(np.int64)
+    first = answered(z, np.zeros((200, 1)), y, np.zeros((D, 1)), Logistic())
+    trace = first.curvature * float(np.square(z).sum()) / 200
+    assert first.level < 1.0 * trace
+    assert first.freedom > 4.0
+    # features that are the same at all rows have nothing to fit
+    flat = answered(0.0 * z, np.zeros((200, 1)), y, np.zeros((D, 1)), Logistic())
+    assert np.abs(flat.change).max() == 0.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import pytest
@@ -194,3 +194,72 @@ def test_residuals_are_those_of_the_model() -> None:
         for values, sums in ((p - y, residual), (p * (1.0 - p), curvature)):
             cells = sums[0, MAINS.starts[c] : MAINS.starts[c + 1]]
             assert cells == pytest.approx(np.bincount(z[:, c], values, len(cells)), abs=4 * question.unit)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tiny(PrivateQuestion):
+    """A question whose row moves one number by one unit."""
+
+    what: ClassVar[str] = "ones"
+    mu: float
+    shares: int = 1
+    rows: int = 1
+    seed: int = 0
+    size: int = 1
+
+    @property
+    def square(self) -> int:
+        return self.size
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"ones": (1,)}
+
+    def part(self, here: Here) -> dict[str, Any]:
+        return {"ones": np.ones(1)}
+
+    def total(self, sums: Any) -> Any:
+        return sums
+
+
+def test_a_share_of_the_noise_has_256_units_at_least() -> None:
+    margin = math.sqrt(1.0 + 2.0**-10)
+    assert Tiny(margin / 255.5).deviation == 256
+    assert Tiny(margin / 127.75, rows=2).deviation == 256
+    assert Tiny(margin / 127.75, shares=4, size=16).deviation == 256
+    with pytest.raises(FFGBError, match="a deviation is 255 of them"):
+        _ = Tiny(margin / 254.5).deviation
+    for mu in (1e-6, 100.0):
+        with pytest.raises(FFGBError, match="does not say how much"):
+            _ = Tiny(mu, size=2**60).deviation
+    assert Tiny(1.01e-6).deviation > 0
+    assert Tiny(99.9, size=2**60).deviation > 0
+
+
+def test_sums_of_a_question_are_whole_and_bounded() -> None:
+    assert {name: (each.shape, each.bound, each.kind) for name, each in Tiny(0.5).sums.items()} == {
+        "ones": ((1,), 2.0**60, "count")
+    }
+    question = Tiny(0.5, size=15**2)
+    question.check_rows(2**53 // 16 - 1)
+    with pytest.raises(FFGBError, match="too fine a unit for"):
+        question.check_rows(2**53 // 16)
+
+
+@pytest.mark.parametrize(
+    ("norm", "mu", "shares", "unit"),
+    [(1.0, 1.0, 1, 2.0**-17), (8.0, 1.0, 1, 2.0**-14), (1.0, 0.25, 4, 2.0**-16), (1.0, 1e-9, 1, 2.0**-4)],
+)
+def test_units_are_fine_beside_the_noise(norm: float, mu: float, shares: int, unit: float) -> None:
+    assert unit_for(norm, mu, shares) == unit
+
+
+def test_rows_are_clipped_at_their_norm_and_not_before() -> None:
+    assert clipped(np.array([[3.0, 4.0]]), 25).tolist() == [[3, 4]]
+    assert clipped(np.array([[3.0, 4.0]]), 24).tolist() == [[2, 3]]
+    assert clipped(np.array([[0.5, 1.5, -2.5]]), 25).tolist() == [[0, 2, -2]]
+    assert clipped(np.array([[np.nan, np.inf, -np.inf]]), 10**6).tolist() == [[0, 707, -707]]
+    with pytest.raises(FFGBError, match="too fine a unit for so many numbers"):
+        clipped(np.zeros((1, 4)), 2**60)
+    clipped(np.zeros((1, 3)), 2**60)

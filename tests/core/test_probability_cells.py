@@ -33,6 +33,7 @@ def test_precision_and_recall_are_those_of_scikit_learn() -> None:
     cells = ProbabilityCells.of(p, y, least=10)
     found = cells.precision_recall()
     precision, recall, thresholds = precision_recall_curve(y, p)
+    assert len(found["threshold"]) == len(cells.thresholds) > 10
     for threshold, r, q in zip(found["threshold"], found["recall"], found["precision"], strict=True):
         at = int(np.searchsorted(thresholds, threshold))
         exact = threshold in cells.edges or threshold == 0.0
@@ -51,6 +52,9 @@ def test_calls_and_net_benefits_are_those_of_the_rows(threshold: float) -> None:
         inside = (p >= low) & (p < high)
         assert counts.tolist() == [(inside & (y == k)).sum() for k in (0, 1)]
     curve = cells.decision_curve()
+    highest = min(own.edges.max() for own in cells.kinds)
+    inside = (cells.thresholds > 0.0) & (cells.thresholds <= min(highest, 0.95))
+    assert curve["threshold"] == sorted(cells.thresholds[inside].tolist())
     for t, net, everyone in zip(curve["threshold"], curve["model"], curve["all"], strict=True):
         mass, above = weights / weights.sum(), p >= t
         expected = mass @ (above & (y == 1)) - mass @ (above & (y == 0)) * t / (1 - t)
@@ -83,3 +87,53 @@ def test_no_cell_has_few_rows_of_a_class(seed: int, rows: int, least: int) -> No
         assert len(own.rows) <= 12
         assert not cells.holds(least) or (own.rows >= least).all()
         assert set(cells.edges) <= set(own.edges)
+
+
+def test_cells_by_hand() -> None:
+    p, y = np.array([0.1, 0.2, 0.3, 0.6, 0.7, 0.9]), np.array([0, 0, 1, 0, 1, 1])
+    found = ProbabilityCells.of(p, y, least=1).to_json()
+    assert [(cell["rows"], round(cell["predicted"], 6)) for cell in found["cells"]] == [
+        ([2, 1], 0.2),
+        ([1, 2], 0.733333),
+    ]
+    assert (found["cells"][0]["from"], found["cells"][0]["to"], found["cells"][1]["to"]) == (0.0, 0.5, 1.0)
+    assert (found["negatives"]["rows"], found["positives"]["rows"]) == ([1, 1, 1], [1, 1, 1])
+    roc = found["roc"]
+    assert roc["threshold"][0] is None
+    assert (roc["false_positive_rate"][0], roc["true_positive_rate"][0]) == (0.0, 0.0)
+    assert (roc["false_positive_rate"][-1], roc["true_positive_rate"][-1]) == (1.0, 1.0)
+    assert found["best_threshold"] in roc["threshold"]
+    at = roc["threshold"].index(0.5)
+    assert roc["false_positive_rate"][at] == pytest.approx(1 / 3)
+    assert roc["true_positive_rate"][at] == pytest.approx(2 / 3)
+
+
+def test_groups_of_calibration_are_ten_at_most() -> None:
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.02, 0.98, 40_000)
+    cells = ProbabilityCells.of(p, (rng.random(40_000) < p).astype(np.int64), least=10)
+    found = cells.calibration()
+    assert len(found) == 10
+    assert all(3000 < group["rows"] < 5000 for group in found)
+
+
+def test_a_best_threshold_is_where_the_rates_are_farthest_apart() -> None:
+    p, y = drawn()
+    cells = ProbabilityCells.of(p, y, least=10)
+    best = cells.best_threshold
+    assert best is not None
+    gain = [(p[y == 1] >= t).mean() - (p[y == 0] >= t).mean() for t in cells.edges]
+    mine = (p[y == 1] >= best).mean() - (p[y == 0] >= best).mean()
+    assert mine >= max(gain) - 0.03
+    assert ProbabilityCells.of(np.array([0.3, 0.3]), np.array([0, 1]), least=2).best_threshold is None
+
+
+def test_one_threshold_is_the_best() -> None:
+    p, y = np.array([0.1, 0.2, 0.7, 0.9]), np.array([0, 0, 1, 1])
+    cells = ProbabilityCells.of(p, np.array([0, 1, 0, 1]), least=1)
+    assert cells.best_threshold == 0.5
+    assert len(cells.thresholds) >= 2
+    two = ProbabilityCells.of(np.repeat([0.3, 0.6], 2), np.array([0, 1, 0, 1]), least=1)
+    assert len(two.thresholds) == 2
+    assert two.best_threshold == 0.5
+    assert ProbabilityCells.of(p, y, least=2).best_threshold is None  # no cell has both

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffgb.core.points import Points
-from ffgb.core.quantiles import EDGES, MOST_REFINEMENTS, REFINEMENTS, BelowEdges, quantile_of_targets, robust_scaling
+from ffgb.core.quantiles import (
+    EDGES,
+    MOST_REFINEMENTS,
+    REFINEMENTS,
+    BelowEdges,
+    _narrowed,
+    quantile_of_targets,
+    robust_scaling,
+)
 from ffgb.core.questions import Here, Question
 from ffgb.errors import FFGBError
 from tests.features.clients import Log, among
@@ -106,3 +114,12 @@ def test_rows_below_edges_are_counted_by_weight_and_by_distance() -> None:
     edges = np.array([[0.0, 1.0, 2.5, 3.0]])
     assert BelowEdges(edges).part(here)["below"] == pytest.approx(np.array([[0.0, 0.1, 0.3, 1.0]]))
     assert BelowEdges(edges, np.array([3.0])).part(here)["below"] == pytest.approx(np.array([[0.7, 0.9, 1.0, 1.0]]))
+
+
+@pytest.mark.parametrize(("share", "end"), [(0.0, (2.0, 3.0)), (1.0, (0.0, 0.0))])
+def test_medians_beyond_all_edges_are_at_an_end(share: float, end: tuple[float, float]) -> None:
+    edges = np.linspace(0.0, 3.0, EDGES)[None]
+    low, high = _narrowed(lambda question: np.full((1, EDGES), share), edges, None)
+    assert low[0] == pytest.approx(end[0], abs=1.0)
+    assert high[0] == pytest.approx(end[1])
+    assert low[0] <= high[0]

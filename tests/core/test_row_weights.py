@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ffgb.core.losses import CrossEntropy, Huber, Logistic, Loss
 from ffgb.core.row_weights import WeightedRows
 from ffgb.core.types import Array
+from ffgb.errors import FFGBError
 
 LOSSES: list[Loss] = [CrossEntropy(3), Logistic(), Huber(2, 0.5)]
 
@@ -51,3 +52,8 @@ def test_a_row_of_weight_2_is_the_row_twice(loss: Loss) -> None:
     np.testing.assert_allclose(weighted.gradient(f, y)[1], 1.5 * loss.gradient(f, y)[1])
     for name in ("outputs", "classification", "least"):
         assert getattr(weighted, name) == getattr(loss, name)
+
+
+def test_targets_are_checked_by_the_loss_within() -> None:
+    with pytest.raises(FFGBError, match="class labels must"):
+        WeightedRows(CrossEntropy(3), np.ones(2)).check(np.array([0.5, 1.0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from lifelines import KaplanMeierFitter
 
 from ffgb.core.baseline import ALL, Baseline, Hazards, grid, intervals
 from ffgb.core.concordance import c_index, concordance, pairs_of_rows
-from ffgb.core.estimates import Sampled
+from ffgb.core.estimates import Estimate, Sampled
 from ffgb.core.survival_scores import brier, c_index_of, integrated, observation, observed, survived
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, SettingError
@@ -160,3 +161,73 @@ def test_brier_scores_are_those_of_scikit_survival() -> None:
     expected = [0.15278348556119062, 0.15436817246157256, 0.15105695506478842, 0.1358214617351512]
     np.testing.assert_allclose(each.mean(axis=0), expected, rtol=1e-12)
     assert integrated(each, at).mean() == pytest.approx(0.14941150869985365, rel=1e-12)
+
+
+def test_at_the_end_of_observation_no_one_is_at_risk() -> None:
+    """Without a row that is observed longer, the chance of being observed stays what it was."""
+    time, event = np.array([1.0, 2.0, 2.0]), np.array([False, True, True])
+    own, until = observation(time, event, np.array([2.0, 9.0]))
+    np.testing.assert_allclose(own, [1.0, 2 / 3, 2 / 3])
+    np.testing.assert_allclose(until, [2 / 3, 2 / 3])
+
+
+def test_observed_shares_have_intervals_between_none_and_all() -> None:
+    time, event = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, True, True, True])
+    assert observed(time, event, 0.5, 0.95) == Estimate(0.0)
+    assert observed(time, event, 4.0, 0.95) == Estimate(1.0)
+    found = observed(time, event, 2.0, 0.9)  # a time at which events are counts
+    assert found.value == 0.5
+    half = 1.6448536269514722 * np.sqrt(1 / (4 * 3) + 1 / (3 * 2)) / np.log(2.0)
+    assert (found.low, found.high) == pytest.approx((1 - 0.5 ** np.exp(-half), 1 - 0.5 ** np.exp(half)))
+    assert c_index_of(time, np.zeros(4, bool), time, Sampled.of(4, None, np.zeros(4, int))) == Estimate(0.5)
+
+
+def test_a_brier_score_counts_events_at_the_time_itself() -> None:
+    time, event = np.array([1.0, 2.0]), np.array([True, False])
+    found = brier(time, event, np.array([[0.8, 0.6], [0.7, 0.5]]), np.array([1.0, 2.0]))
+    # the second row ends at 2: neither died nor lives
+    np.testing.assert_allclose(found, [[0.64, 0.36], [0.09, 0.0]])
+    np.testing.assert_allclose(integrated(np.array([[1.0, 3.0, 3.0]]), np.array([0.0, 1.0, 4.0])), [(2.0 + 9.0) / 4.0])
+
+
+def test_hazards_of_few_rows_by_hand() -> None:
+    """Time is cut at 1,024 places up to a power of two; a site has its own if it has at least two intervals."""
+    time = np.array([1.0, 2.0, 3.0, 3.0, 4.0])
+    places = grid(time)
+    assert len(places) == 1024
+    assert (places[0], places[-1]) == (4.0 / 1024, 4.0)
+    assert grid(np.array([4.1]))[-1] == 8.0
+    event = np.array([True, True, True, False, True])
+    assert intervals(time, event, 1).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert intervals(time, event, 2).tolist() == [2.0, 4.0]
+    assert intervals(time, event, 3).tolist() == [3.0]  # one is left over
+    assert intervals(np.zeros(3), np.ones(3, bool), 1).tolist() == []
+    assert intervals(time[:0], event[:0], 1).tolist() == []
+    many = np.arange(1.0, 42.0)
+    assert len(intervals(many, np.ones(41, bool), 1)) == 13  # of three events each: 20 intervals at most
+    f = np.array([0.0, 0.5, -0.5, 1.0, 0.2])
+    own = Hazards.of(time, event, f, np.array([2.0, 4.0]))
+    w = np.exp(f)
+    hazards = [1 / w.sum(), 1 / w[1:].sum(), 1 / w[2:].sum(), 1 / w[4]]
+    np.testing.assert_allclose(own.model, [hazards[0] + hazards[1], sum(hazards)])
+    last = np.log(1e-6)  # nobody is left
+    np.testing.assert_allclose(own.null, [-np.log(3 / 5), -np.log(3 / 5) - np.log(2 / 3) - last])
+    np.testing.assert_allclose(own.without(np.array([1.9, 2.0, 3.9])), [1.0, 3 / 5, 3 / 5])
+    found = Baseline.of_rows(time, event, f, np.array([0, 0, 0, 1, 1]), ("a", "b"), 1)
+    assert found is not None
+    assert set(found.of) == {ALL, "a"}  # the second has one interval
+    assert found.known("a") is found.of["a"]
+    assert found.known(None) is found.at("b") is found.of[ALL]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ends": [2.0, 1.0]}, {"model": [0.5, np.inf]}, {"null": [0.2, 0.1]}, {"ends": [1.0]}, {"model": [[0.1, 0.2]]}],
+)
+def test_hazards_that_fall_or_are_none_are_refused(change: dict[str, Any]) -> None:
+    fine = {"ends": [1.0, 2.0], "model": [0.5, 0.5], "null": [0.1, 0.2]}
+    assert Baseline.from_json({"all": fine}).of[ALL].model.tolist() == [0.5, 0.5]
+    with pytest.raises(FFGBError):
+        Baseline.from_json({"all": {**fine, **change}})
+    with pytest.raises(FFGBError, match="no hazards of all rows"):
+        Baseline.from_json({"east": fine})

@@ -341,3 +341,17 @@ def test_a_file_that_has_changed_since_its_owner_agreed_is_refused(tmp_path: Pat
         with pytest.raises(FFGBError, match=r"east\.csv has changed since its owner agreed; start ffgb client again"):
             answer()
     assert len(Site("east", file, "y").load(schema, 0).x) == 33
+
+
+def test_counts_of_names_that_cannot_be_are_refused() -> None:
+    question = NameCounts(("c",), (0,), (0,), 1)
+    sums = {name: (each.shape, each.bound, each.bits, each.kind) for name, each in question.sums.items()}
+    assert sums["counts"] == ((1, 2), 2.0**31 - 1, 32, "count")
+    assert sums["marks"] == sums["proofs"] == ((1, 2), 2.0**53, 64, "count")
+    fine = {"counts": np.array([[2.0, 1.0]]), "marks": np.array([[2.0 * (2**22 - 1), 5.0]]), "proofs": np.zeros((1, 2))}
+    question.check(fine, 3)
+    with pytest.raises(FFGBError, match="marks of categories are larger"):
+        question.check({**fine, "marks": fine["marks"] + [[1.0, 0.0]]}, 3)
+    for name in fine:
+        with pytest.raises(FFGBError, match="are negative"):
+            question.check({**fine, name: np.array([[1.0, -1.0]])}, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -317,6 +318,24 @@ def test_too_little_noise_is_refused(tmp_path: Path) -> None:
     weighted = Points(0, points().x, points().y, np.full(20, 9.0))
     with pytest.raises(FFGBError, match="weights"):
         check_question(residual_sums("binary"), weighted, 4, own)
+
+
+def test_sums_over_very_many_rows_are_refused_where_they_might_be_rounded(tmp_path: Path) -> None:
+    class Many:
+        weights = None
+
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def __len__(self) -> int:
+            return self.rows
+
+    question = replace(residual_sums("binary"), unit=2.0**-24, mu=90.0)
+    few: Any = Many(10**6)
+    check_question(question, few, 4, identity(tmp_path))
+    many: Any = Many(2**53 // math.isqrt(question.square))
+    with pytest.raises(FFGBError, match="too fine a unit for"):
+        check_question(question, many, 4, identity(tmp_path))
 
 
 def test_questions_that_a_row_could_fail_in_are_refused(tmp_path: Path) -> None:

@@ -85,3 +85,18 @@ def test_a_missing_part_of_the_test_set_is_no_warning(caplog: pytest.LogCaptureF
         assert not caplog.records
         clients.leave_out(1, FFGBError("is slow"))
     assert "client 1 is left out of this round: it is slow" in caplog.text
+
+
+def test_who_is_absurdly_far_from_the_others_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    clients = Participants([10, 30, 60, 20], minimum=3, by_size=True)
+    fine = {0: (1.0, 0.0), 1: (2.0, 0.0), 2: (3.0, 0.0)}
+    assert clients.comparable(fine, "square") == [0, 1, 2]
+    with caplog.at_level(logging.WARNING, "ffgb"):
+        assert clients.comparable({**fine, 3: (1e6, 0.0)}, "square") == [0, 1, 2]
+    assert "client 3 is left out of this round: it sent a square of 1e+06, absurdly larger" in caplog.text
+    # weighed with its share, a sixth of the rows
+    assert clients.comparable({**fine, 3: (1.4e4, 0.0)}, "square") == [0, 1, 2, 3]
+    assert clients.comparable({**fine, 3: (1.6e4, 0.0)}, "square") == [0, 1, 2]
+    # the largest floor is that of all
+    assert clients.comparable({**fine, 3: (1e6, 1e3)}, "square") == [0, 1, 2, 3]
+    assert clients.comparable({}, "square") == []

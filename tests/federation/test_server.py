@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -206,3 +209,13 @@ def test_repeated_messages_change_nothing_and_early_ones_are_answered_with_resyn
         assert decode(engine.exchange(old, [0])[0]).values == {"version": 2}
         late = decode(engine.exchange(encode(Message("train", 5)), [1])[1])
         assert (late.kind, late.values) == ("resync", {"version": 2})
+
+
+def test_who_was_to_take_part_and_did_not_is_told() -> None:
+    server: Any = SimpleNamespace(
+        clients=SimpleNamespace(called=["east", "north", "west"]), setup_absent={"the Gram": ["west"]}
+    )
+    done: Any = SimpleNamespace(answered=[0, 1], S=[0])
+    first = Server._absences(server, 0, [2, 0, 1], done)
+    assert first == {"absent": ["west"], "absent_from_step": ["north"], "setup_absent": {"the Gram": ["west"]}}
+    assert Server._absences(server, 1, [0, 1], done) == {"absent_from_step": ["north"]}

@@ -16,6 +16,28 @@ from sklearn import datasets
 SITES = ("east", "north", "west")
 COLOURS = ("red", "green", "blue", "grey, dark")
 TABLES = ("wine", "breast_cancer", "diabetes")
+SCHEMA = """target = "kind"
+[columns.alcohol]
+bounds = [10, 15]
+[columns.malic_acid]
+bounds = [0, 6]
+[columns.ash]
+bounds = [1, 4]
+[columns.alcalinity_of_ash]
+bounds = [10, 30]
+[columns.magnesium]
+bounds = [70, 170]
+[columns.total_phenols]
+bounds = [0, 4]
+[columns.colour]
+type = "category"
+categories = ["red", "green", "blue", "grey, dark", "a colour that no one has seen"]
+[columns.grade]
+bounds = [0, 5]
+[columns.kind]
+type = "category"
+categories = ["kind 0", "kind 1", "kind 2"]
+"""
 POINTS = 8
 OF_MANY = 5
 """Points where there are ten classes."""
@@ -33,6 +55,7 @@ def write(folder: Path) -> None:
     _encoder(folder / "encoder.onnx")
     options = 'data = ["breast_cancer"]\nclients = 4\nsplit = "iid"\nlearner = "tree"\nrounds = 2\ndepth = 2\n'
     (folder / "run.toml").write_text(options)
+    (folder / "clinics.toml").write_text(SCHEMA)
 
 
 def write_points(folder: Path) -> None:

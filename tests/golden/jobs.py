@@ -348,6 +348,42 @@ ENGINES = [
     ),
 ]
 
+BOOSTED = [
+    *_on(
+        "breast_cancer",
+        ("boosted", "--clients 3 --learner trees --rounds 2 --leaves 5 --bins 16"),
+        (
+            "boosted-by-level",
+            "--clients 3 --learner trees --rounds 2 --growth level --bins 16 --leaf-ridge 2 --leaf-hessian 0.01",
+        ),
+        ("blended", "--clients 3 --learner blend --rounds 2 --bins 16"),
+        ("posterior", "--clients 3 --learner features --features 32 --rounds 4"),
+    ),
+    *_on(
+        "diabetes",
+        ("boosted-numbers", "--clients 4 --learner trees --rounds 2 --leaves 6 --bins 12 --loss huber"),
+        ("blended-numbers", "--clients 4 --learner blend --rounds 2 --bins 12"),
+        ("additive-numbers", "--clients 4 --learner additive --rounds 2 --bins 8"),
+        ("additive-quantile", "--clients 4 --learner additive --rounds 2 --bins 8 --loss quantile --level 0.8"),
+    ),
+    *_of(
+        "shop-",
+        "shops.parquet",
+        ("boosted-weights", "--target progress --weights age --learner trees --rounds 1 --leaves 5 --bins 12"),
+        ("additive-weights", "--target progress --weights age --learner additive --rounds 1 --bins 8"),
+        ("blended-weights", "--target progress --weights age --learner blend --rounds 1 --bins 8"),
+        ("ffgb-c-weights", "--target progress --weights age --algorithm ffgb-c --learner tree --depth 2 --rounds 2"),
+        ("shared-weights", "--target progress --weights age --learner linear --rounds 1"),
+        ("fedavg-weights", "--target progress --weights age --algorithm fedavg --learner linear --rounds 3"),
+    ),
+    *_of(
+        "clinic-",
+        "clinics.csv",
+        ("additive-clinics", "--target kind --learner additive --rounds 2 --bins 8"),
+        ("private", "--target kind --schema ../files/clinics.toml --epsilon 20 --noise-seed 1"),
+    ),
+]
+
 SAME = {
     "tree-resumed": "tree",
     "scaffold-resumed": "scaffold-sampled",
@@ -358,7 +394,7 @@ SAME = {
 }
 """Jobs that come to the model of another, to the bit."""
 
-JOBS = {job.name: job for job in (*SHARED, *INCREMENTS, *AFTERWARDS, *ENGINES)}
+JOBS = {job.name: job for job in (*SHARED, *INCREMENTS, *AFTERWARDS, *ENGINES, *BOOSTED)}
 
 
 # With scikit-learn's interface: each is fitted, and asked at a few points

@@ -24,6 +24,10 @@ from tests.golden.jobs import AS_PROCESSES, ESTIMATORS, JOBS, ON_LOOPBACK, Job
 
 SCORES = ("round", "train_loss", "train_accuracy", "train_rmse", "test_loss", "test_accuracy", "test_rmse")
 COSTS = ("parameters_up", "parameters_down", "models_up", "models_down", "bytes_up", "bytes_down")
+COSTLY = ("parameters", "models", "bytes", "communication", "seconds", "setup")
+"""How the names of costs and of times begin."""
+LONG = 12
+"""Of lists of this length every second entry is looked at, of longer ones fewer."""
 SECONDS = 120.0
 """That sites on loopback may take."""
 
@@ -86,6 +90,7 @@ def _run(job: Job, base: Path) -> dict[str, Any]:
             "sha256": None if onnx else fingerprint(data.read_bytes()),
             "predictions": _by_onnxruntime(data, points) if onnx else predicted(job.model, points),
             "metrics": _measured(json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])),
+            "told": _told(Path("run")),
         }
 
 
@@ -103,7 +108,36 @@ def _estimated(name: str) -> dict[str, Any]:
         "sha256": marked,
         "predictions": np.asarray(found, np.float64).reshape(len(x), -1).tolist(),
         "metrics": _measured(fitted.history_[-1]),
+        "told": numbers(fitted.history_),
     }
+
+
+def numbers(tree: Any, place: str = "") -> dict[str, float]:
+    """All numbers in a tree of JSON by their places, but for those of costs and of time; of long lists some."""
+    match tree:
+        case bool() | str() | None:
+            return {}
+        case int() | float():
+            return {place: float(tree)}
+        case dict():
+            return {
+                name: number
+                for key, each in tree.items()
+                if not key.startswith(COSTLY)
+                for name, number in numbers(each, f"{place}/{key}").items()
+            }
+    some = list(enumerate(tree))[:: 1 + len(tree) // LONG]
+    return {name: number for k, each in some for name, number in numbers(each, f"{place}/{k}").items()}
+
+
+def _told(run: Path) -> dict[str, float]:
+    """What a run says of its rounds, clients and scores."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = numbers(lines, "lines")
+    for name in ("clients", "fit", "conformal"):
+        if (file := run / f"{name}.json").exists():
+            found |= numbers(json.loads(file.read_text()), name)
+    return found
 
 
 def _measured(line: Mapping[str, Any]) -> dict[str, float]:

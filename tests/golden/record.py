@@ -1,5 +1,7 @@
 """`python -m tests.golden.record` writes down what all jobs come to; with --check it says what has become of that.
 
+What the runs say beside that is in told.json: --told writes it anew, and nothing else.
+
 For each job it says whether all bits of the model are as written, or else by how much predictions differ at most, in
 parts of the largest of them, and which numbers of the metrics are others.  Names of jobs may follow.
 """
@@ -21,6 +23,8 @@ from tests.golden.jobs import NAMES
 from tests.golden.perform import COSTS, perform
 
 RECORD = Path(__file__).with_name("record.json")
+TOLD = Path(__file__).with_name("told.json")
+"""All numbers that runs say of rounds, clients and scores, in their order (perform.numbers)."""
 TOLERANCE = 1e-6
 """Of predictions, and of scores.  Learners travel in single precision: on a processor that rounds otherwise, jobs come
 to within 6e-7."""
@@ -41,9 +45,24 @@ def read() -> dict[str, dict[str, Any]]:
     return found
 
 
+def read_told() -> dict[str, list[float]]:
+    found: dict[str, list[float]] = json.loads(TOLD.read_text())
+    return found
+
+
+def write_told(found: Mapping[str, Mapping[str, Any]], before: Mapping[str, list[float]]) -> None:
+    """One job a line, seven digits a number."""
+    new = {name: [float(f"{number:.7g}") for number in job["told"].values()] for name, job in found.items()}
+    short = {**before, **new}
+    some = [name for name in NAMES if name in short]
+    lines = (f"{json.dumps(name)}: {json.dumps(short[name], separators=(',', ':'))}" for name in some)
+    TOLD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def write(found: Mapping[str, Mapping[str, Any]]) -> None:
     """One job a line."""
-    lines = (f"{json.dumps(name)}: {json.dumps(job, allow_nan=False)}" for name, job in found.items())
+    some = [name for name in NAMES if name in found]
+    lines = (f"{json.dumps(name)}: {json.dumps(found[name], allow_nan=False)}" for name in some)
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -86,10 +105,11 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 1 if --check finds a job that fails, or a model that has changed by more than it may."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden.record", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with what is written, and write nothing")
+    parser.add_argument("--told", action="store_true", help="write what runs say, and nothing else")
     parser.add_argument("jobs", nargs="*", help="these alone")
     given = parser.parse_args(arguments)
     before = read() if RECORD.exists() else {}
-    found, changed = ({} if given.check or not given.jobs else dict(before)), 0
+    found, changed = ({} if given.check or given.told or not given.jobs else dict(before)), 0
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as base:
         for name in given.jobs or NAMES:
@@ -102,8 +122,10 @@ def main(arguments: Sequence[str]) -> int:
                 told = _told(before.get(name), found[name])
                 changed += _wrong(name, before.get(name), found[name])
             print(f"{name:30} {time.perf_counter() - start:5.1f} s  {told}", flush=True)
-    if not given.check:
-        write(found)
+    if given.told:
+        write_told(found, read_told() if given.jobs else {})
+    elif not given.check:
+        write({name: {key: value for key, value in job.items() if key != "told"} for name, job in found.items()})
     print(f"{len(given.jobs or NAMES)} jobs, {time.perf_counter() - began:.0f} s; {changed} have changed or fail")
     return int(bool(given.check and changed))
 

@@ -88,3 +88,28 @@ def test_as_many_rows_as_anyone_asks_for() -> None:
     assert least_rows(given(leaf_rows=5, least=None)) == 10
     assert least_rows(given(leaf_rows=5, least=7)) == 7
     assert least_in_total(given()) == 10
+
+
+def test_many_rows_and_few_rows_come_to_the_same_leaves() -> None:
+    """Loops that are compiled for many rows, NumPy for few, and each row by hand."""
+    rng, own = np.random.default_rng(0), family(6)
+    trees, outputs = list[Grown](), [0, 1, 0]
+    for _ in outputs:
+        leaves, nodes = [0], list[int]()
+        for s in range(5):
+            nodes.append(leaves.pop(int(rng.integers(len(leaves)))))
+            leaves += [2 * s + 1, 2 * s + 2]
+        sets = [rng.random(3) < 0.5 for _ in range(5)]
+        splits = Splits.of(nodes, rng.integers(0, 2, 5).tolist(), sets, 1)
+        trees.append(Grown(splits, np.round(rng.standard_normal(11), 3), np.zeros((11, 3))))
+    f, z = own.sum_of(trees, outputs, 0.5), rng.integers(0, 3, (2500, 2)).astype(np.uint8)
+    many, few = f.evaluate(z), np.concatenate([f.evaluate(part) for part in np.split(z, 25)])
+    assert many.tobytes() == few.tobytes()
+    for row, values in zip(z[:60], many, strict=False):
+        expected = np.zeros(2)
+        for grown, output in zip(trees, outputs, strict=True):
+            node, splits = 0, grown.splits
+            while (split := int(splits.of_node[node])) >= 0:
+                node = 2 * split + (1 if splits.goes_left[split, row[splits.column[split]]] else 2)
+            expected[output] += 0.5 * grown.values[node]
+        np.testing.assert_allclose(values, expected, atol=1e-12)

@@ -238,3 +238,40 @@ def test_one_point_or_labels_all_the_same_give_their_constant() -> None:
         w = fit(wanted, 0.0, rng)
         assert family.lipschitz(w) == 0.0
         np.testing.assert_allclose(jet(w)[:n], 5.0, rtol=1e-5)
+
+
+def test_a_walk_differentiates_the_mean_over_a_batch() -> None:
+    rng = np.random.default_rng(0)
+    z, rows = rng.standard_normal((20, 3)).astype(np.float32), np.array([1, 4, 7, 11, 12])
+    target = rng.standard_normal((20, 2))
+    walk = Linear(Flatten(3), 2).walk(z, 5)
+    start = rng.standard_normal((4, 2)).astype(np.float32)
+    walk.vector[:] = walk.pack({"weight": start})
+    walk.differentiate(rows, lambda values, some: values - target[some])
+
+    def mean(weight: np.ndarray) -> float:
+        return 0.5 * float(np.square(z[rows] @ weight[:-1] + weight[-1] - target[rows]).sum()) / len(rows)
+
+    nudge, expected = 1e-5, np.zeros((4, 2))
+    for place in np.ndindex(4, 2):
+        up, down = start.astype(float), start.astype(float)
+        up[place], down[place] = up[place] + nudge, down[place] - nudge
+        expected[place] = (mean(up) - mean(down)) / (2.0 * nudge)
+    np.testing.assert_allclose(walk.gradient.reshape(4, 2), expected, atol=1e-4)
+    np.testing.assert_array_equal(walk.unpack(walk.vector)["weight"], start)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_fits_have_no_scale_of_their_own(size: float) -> None:
+    """Features that are so much larger have weights that are so much smaller: a ridge is relative to them."""
+    rng = np.random.default_rng(0)
+    z, phi = rng.standard_normal((30, 4)).astype(np.float32), rng.standard_normal((30, 2))
+    family = Linear(Flatten(4), 2, ridge=0.1, intercept=0.0)
+    for way in ("least_squares", "minimax"):
+        one, other = (
+            getattr(family, way)(np.float32(s) * z)(phi, rng)["weight"][:-1].astype(float) for s in (1.0, size)
+        )
+        np.testing.assert_allclose(size * other, one, rtol=2e-3, atol=2e-4)
+    design, jet = rng.standard_normal((12, 4)), rng.standard_normal((12, 2))
+    small, large = (list(linear._least_squares_solutions(s * design, 8, 0.1)(jet)) for s in (1.0, size))
+    np.testing.assert_allclose(size * np.stack(large), np.stack(small), rtol=1e-6)

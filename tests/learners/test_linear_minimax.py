@@ -19,11 +19,12 @@ from ffgb.core.types import Array
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Concatenate, Flatten
 from ffgb.features.fourier import RandomFourier
-from ffgb.learners import linear
+from ffgb.learners import linear, linear_minimax
 from ffgb.learners.linear import SOBOLEV, Linear
 from ffgb.learners.linear_minimax import GAP, proximal_minimax
 from ffgb.protocol.describe import build, describe
 
+STEPS_OF = {30: 6, 40: 10, 12: 5}
 NORMS: tuple[Literal["l2", "sup"], ...] = ("l2", "sup")
 
 
@@ -156,3 +157,31 @@ def test_the_norm_is_a_field_that_travels_and_another_is_refused() -> None:
     assert Linear(Flatten(3), 1).sobolev_norm == "l2"
     with pytest.raises(FFGBError, match="l2 or sup, not 'max'"):
         Linear(Flatten(3), 1, sobolev_norm="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "r", "c", "scale"), [(30, 4, 1, 1.0), (40, 12, 3, 10.0), (12, 12, 2, 0.1)])
+def test_few_steps_are_enough(monkeypatch: pytest.MonkeyPatch, n: int, r: int, c: int, scale: float) -> None:
+    """Mehrotra's steps come to a gap of 1e-8 in five to ten; Newton's alone, or shorter ones, take more."""
+    rng, lengths = np.random.default_rng(n), list[float]()
+    step = linear_minimax._step
+
+    def counted(*args: Any) -> Any:
+        found = step(*args)
+        lengths.append(found[0])
+        return found
+
+    monkeypatch.setattr(linear_minimax, "_step", counted)
+    a, b = scale * rng.standard_normal((n, r)), rng.standard_normal((n, c))
+    found = proximal_minimax(a, b, 1e-8)
+    assert found.upper - found.lower <= 1e-8 * found.upper
+    assert len(lengths) == STEPS_OF[n]
+    assert max(lengths) <= 1.0
+    again = proximal_minimax(a, 1e3 * b, 1e-8)
+    assert again.upper == pytest.approx(1e6 * found.upper)
+    np.testing.assert_allclose(again.y, 1e3 * found.y, rtol=1e-3, atol=1e-3 * np.abs(again.y).max())
+
+
+def test_nothing_to_fit_is_fitted_by_nothing() -> None:
+    for b in (np.zeros((3, 2)), np.zeros((0, 2))):
+        found = proximal_minimax(np.ones((len(b), 1)), b)
+        assert (found.y.tolist(), found.upper, found.lower) == ([[0.0, 0.0]], 0.0, 0.0)

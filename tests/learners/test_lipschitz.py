@@ -14,7 +14,7 @@ from ffgb.core.lipschitz import Extension, Pairs
 from ffgb.core.types import Array, Parameters
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
-from ffgb.learners.lipschitz import LipschitzMLP, _Net, _shortened, _Sobolev, _straighten
+from ffgb.learners.lipschitz import LipschitzMLP, _Net, _shortened, _size, _Sobolev, _straighten
 
 SHAPES = [(), (6,), (16, 8), (8, 12, 6)]
 
@@ -310,3 +310,8 @@ def test_settings_that_make_no_sense() -> None:
     for wrong in wrong_ones:
         with pytest.raises(FFGBError):
             LipschitzMLP(**(right | wrong))
+
+
+def test_the_size_of_values_is_their_largest_entry_however_small() -> None:
+    assert _size(np.array([[0.25, -0.5], [0.1, 0.0]])) == 0.5
+    assert _size(np.zeros((2, 1))) == _size(np.zeros((0, 1))) == 1.0

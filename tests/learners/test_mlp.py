@@ -402,3 +402,15 @@ def test_idle_inputs_are_packed_moved_and_unpacked() -> None:
         np.testing.assert_allclose(gradient[name], array / 6, rtol=1e-4, atol=1e-6)
     moved = walk.unpack(vector + np.float32(1.0))
     np.testing.assert_allclose(moved["0.weight"], member["0.weight"] + 1.0, rtol=1e-6)
+
+
+def test_a_walk_has_all_parameters_also_of_inputs_that_are_always_0() -> None:
+    z = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    z[:, [1, 3]] = 0.0
+    family = MLP(Flatten(5), 2, (4, 3))
+    walk = family.walk(z, 3)
+    assert len(walk.vector) == len(walk.gradient)
+    member = family.initial(np.random.default_rng(1))
+    again = walk.unpack(walk.pack(member))
+    for name, array in member.items():
+        np.testing.assert_array_equal(again[name], array)

@@ -382,3 +382,22 @@ def test_arrays_that_cannot_be_written_to_and_pickling(tiny: str) -> None:
         for p in stack.values():
             p.flags.writeable = False
         assert pickle.loads(pickle.dumps(family)).members(stack, x).shape == (1, 5, 3)
+
+
+WRITTEN = [
+    ("squares", 16, [6.0332, 25.37976, 57.40968]),
+    ("squares", 64, [5.936718, 30.94656, 49.34669]),
+    ("minimax", 16, [-1.110156, 22.77773, 62.38368]),
+    ("minimax", 64, [2.736346, 26.2635, 55.90711]),
+]
+
+
+def test_values_of_fitted_nets_are_as_written(tiny: str) -> None:
+    """Sums over all values after some steps: of least squares, and of steps that turn to what is fitted worst."""
+    x, phi = problem(40, (3, 4), 2)
+    for way, batch, expected in WRITTEN:
+        family = Net((3, 4), 2, tiny, steps=40, batch=batch)
+        fit = family.minimax(x) if way == "minimax" else family.least_squares(x)
+        values = family.member(fit(phi, np.random.default_rng(3))).evaluate(x)
+        found = [float(values.sum()), float(np.abs(values).sum()), float(np.square(values - phi).sum())]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

@@ -99,3 +99,11 @@ def test_a_tree_has_no_lipschitz_constant() -> None:
     assert not isinstance(family, Lipschitz)
     with pytest.raises(FFGBError, match=r"Tree has no Lipschitz fit, which FFGB\.L needs"):
         WOLip(family, Points(0, np.zeros((1, 2)), np.zeros(1)), 1.0, "middle", np.random.default_rng(0))
+
+
+def test_leaves_that_no_point_reaches_are_0_in_a_minimax_fit() -> None:
+    x = np.array([[0.0], [0.0], [1.0], [1.0]], np.float32)
+    parameters = Tree(Flatten(1), 1, depth=2).minimax(x)(
+        np.array([[1.0], [3.0], [5.0], [9.0]]), np.random.default_rng(0)
+    )
+    assert sorted(parameters["value"].ravel().tolist()) == [0.0, 0.0, 2.0, 7.0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,26 @@ def test_rows_say_what_was_spent_on_what(ledger: Ledger) -> None:
     assert budget["what"] == "budget: ε = 1, δ = 1e-05"
     assert counts["what"] == "counts"
     assert float(counts["ε so far"]) == pytest.approx(epsilon_of(0.1, 1e-5), rel=1e-3)
+
+
+def test_what_is_spent_is_on_the_disk_and_seen_by_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut, too: each line, and a new file's name in its folder."""
+    settled = list[str]()
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        settled.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    own = Ledger(tmp_path / "new" / "file.jsonl", "file")
+    own.allow(Budget(1.0, 1e-5))
+    assert settled == ["file", "folder", "file"]
+    own.spend("a", b"1", 0.1)
+    assert settled == ["file", "folder", "file", "file"]
+    own.spend("a", b"1", 0.1)  # paid already
+    assert len(settled) == 4
+    assert stat.S_IMODE(own.file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(own.file.parent.stat().st_mode) == 0o700

@@ -69,3 +69,10 @@ def test_shares_that_are_none() -> None:
     for t in (0, 4):
         with pytest.raises(FFGBError, match="cannot be shared"):
             split(secret_of(seed, b"s"), t, 3, seed, b"u")
+
+
+def test_a_secret_of_one_holder_is_its_share() -> None:
+    secret = secret_of(bytes(32), b"s")
+    assert split(secret, 1, 1, bytes(32), b"u") == [secret]
+    assert split(secret, 1, 3, bytes(32), b"u") == [secret] * 3
+    assert joined({2: secret}) == secret

@@ -5,6 +5,7 @@ The tables are written by hand.  A change of a default belongs here and in the c
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import fields
 from typing import Any
@@ -38,6 +39,7 @@ from ffgb.learners.mlp import MLP
 from ffgb.learners.nets import Net
 from ffgb.learners.trees import Tree
 from ffgb.runs.config import SETTINGS, Config
+from tests.runs import constants
 
 NUMBERS: dict[str, Any] = {
     "rare": 10,
@@ -252,3 +254,7 @@ def test_a_learner_s_own_defaults(name: str) -> None:
     first, *others = FAMILIES[name]  # of several classes the first says what suits the learner
     assert dict(first.defaults) == LEARNERS[name]
     assert not any(each.defaults for each in others)
+
+
+def test_constants_and_flags_are_as_they_were_written_down() -> None:
+    assert constants.found() == json.loads(constants.FILE.read_text())

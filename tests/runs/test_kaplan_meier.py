@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from lifelines import KaplanMeierFitter, datasets
 from lifelines.statistics import multivariate_logrank_test
 
 import ffgb
-from ffgb.core.regression.kaplan_meier import joined
+from ffgb.core.points import Points
+from ffgb.core.questions import Here
+from ffgb.core.regression.design import Records
+from ffgb.core.regression.kaplan_meier import TimeCounts, joined
 from ffgb.errors import FFGBError
 from tests.runs.test_cox import SETS as COX
 from tests.runs.test_cox import _frame, splits
@@ -137,3 +141,37 @@ def test_bad_input_is_said(columns: dict[str, Any], given: dict[str, Any], said:
     more: Any = {"time": "t", "event": "e", **given}
     with pytest.raises(FFGBError, match=said):
         ffgb.survival_curves(small(**columns), **more)
+
+
+@pytest.mark.parametrize(
+    ("counts", "least", "events", "ends"),
+    [
+        ([[3, 0], [0, 3], [3, 0]], 3, 0.0, [0, 1, 2]),
+        ([[3, 0], [0, 3], [2, 0]], 3, 0.0, [2]),  # what is left is joined to the last, as often as it takes
+        ([[3, 0], [0, 3], [5, 0], [0, 2]], 3, 0.0, [0, 3]),
+        ([[3, 0], [0, 0], [3, 0]], 3, 0.0, [0, 2]),  # an empty interval is none of its own
+        ([[2, 0], [1, 0], [3, 0]], 3, 0.0, [1, 2]),
+        ([[1, 0], [1, 0]], 3, 0.0, []),
+        ([[4, 0], [1, 1], [0, 1]], 3, 0.0, []),  # joined to the first there are still two without an event
+        ([[4, 0], [4, 3], [0, 1]], 3, 0.0, [0, 2]),
+        ([[4, 0], [0, 4], [4, 0], [4, 0]], 3, 5.0, [2, 3]),  # five events at least, or none
+        ([[0, 4], [4, 0], [4, 0], [3, 0]], 3, 8.0, [0, 2, 3]),
+    ],
+)
+def test_intervals_of_one_group_are_joined(counts: list[list[int]], least: int, events: float, ends: list[int]) -> None:
+    assert joined(np.array([counts], float), least, events) == ends
+
+
+def test_ends_of_intervals_are_in_order() -> None:
+    columns: Any = (SimpleNamespace(of=lambda records, rows: np.ones(3)),)
+    survival: Any = SimpleNamespace(of=lambda records: (np.array([1.0, 2.0, 9.0]), np.array([True, False, True])))
+    here = Here(Points(0, np.zeros((1, 1)), np.zeros(1)), 1.0, said=Records({}, {}, 3))
+    found = TimeCounts(survival, columns, np.array([1.0, 2.0])).part(here)["counts"]
+    assert found.tolist() == [[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]]
+    for edges in (np.array([2.0, 1.0, 3.0]), np.array([1.0, 1.0]), np.array([[1.0]])):
+        with pytest.raises(FFGBError, match="not in order"):
+            TimeCounts(survival, columns, edges).part(here)
+    question = TimeCounts(survival, columns, np.array([1.0]))
+    question.check({"counts": np.zeros((1, 2, 2))}, 3)
+    with pytest.raises(FFGBError, match="counts of events are negative"):
+        question.check({"counts": np.array([[[0.0, 0.0], [0.0, -1.0]]])}, 3)

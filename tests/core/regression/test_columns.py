@@ -80,10 +80,10 @@ def test_systems_of_any_scale_are_solved() -> None:
 def test_coefficients_go_back_to_the_columns_own_units() -> None:
     """β₀ + β'(x − m)/s is (β₀ − β'm/s) + (β/s)'x."""
     design: Any = SimpleNamespace(
-        columns=named("Intercept", "a", "b"), centre=np.array([0.0, 10.0, 0.0]), scale=np.array([1.0, 4.0, 2.0])
+        columns=named("Intercept", "a", "b"), centre=np.array([0.0, 10.0, 0.0]), scale=np.array([2.0, 4.0, 2.0])
     )
-    found = to_own_units(design) @ np.array([1.0, 8.0, 6.0])
-    assert found.tolist() == [1.0 - 8.0 * 10.0 / 4.0, 2.0, 3.0]
+    found = to_own_units(design) @ np.array([3.0, 8.0, 6.0])
+    assert found.tolist() == [1.5 - 8.0 * 10.0 / 4.0, 2.0, 3.0]
 
 
 def test_lists_of_names() -> None:

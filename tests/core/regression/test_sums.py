@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffgb.core.exact_sums import EXACT, ORDERS, orders
 from ffgb.core.points import Points
 from ffgb.core.questions import Ask, Here, Question
+from ffgb.core.regression import glm
 from ffgb.core.regression.design import Design, DesignColumn, Records, Variable
 from ffgb.core.regression.families import FAMILIES
 from ffgb.core.regression.sums import RowModel, largest_of, sums_at, unit_of
 from ffgb.core.types import Array
+from ffgb.errors import FFGBError
 from ffgb.privacy.integers import add, from_integers, to_integers
 
 
@@ -76,3 +80,27 @@ def test_no_number_is_beyond_what_counts_by_order_of_magnitude_say() -> None:
 def test_units_leave_room_for_the_rounding_of_very_many_rows(total: float) -> None:
     unit = unit_of(total)
     assert total / unit + 0.5 * 2.0**48 < EXACT <= 2.0 * (total / unit + 0.5 * 2.0**48 + 1.0)
+
+
+def test_no_step_of_a_fit_makes_the_deviance_larger() -> None:
+    """Newton's first step goes too far where a mean rises as fast as this; it is halved."""
+    rng = np.random.default_rng(0)
+    x = np.stack([np.ones(300), rng.lognormal(0.0, 1.2, 300)], axis=1)
+    y = rng.poisson(np.exp(np.minimum(0.5 * x[:, 1] - 1.0, 7.0))).astype(float)
+    rows = records(x, y, np.ones(300))
+    columns = (DesignColumn("Intercept", ()), DesignColumn("x1", (Variable("x1"),)))
+    seen = list[float]()
+    glm.fit(
+        adding([rows]), columns, glm.Roles(Variable("y")), FAMILIES["poisson"], 300, 1,
+        on_step=lambda step, deviance: seen.append(deviance),
+    )  # fmt: skip
+    assert len(seen) > 5
+    assert all(after <= before * (1.0 + 1e-9) for before, after in pairwise(seen))
+
+
+def test_clusters_are_at_least_two() -> None:
+    assert glm._for_clusters(2, 101, 1) == 2.0
+    assert glm._for_clusters(5, 41, 1) == 1.25
+    assert glm._for_clusters(5, 41, 11) == 1.25 * 40 / 30
+    with pytest.raises(FFGBError, match="needs at least two sites"):
+        glm._for_clusters(1, 101, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from lifelines.utils import concordance_index
 
 from ffgb.core.concordance import c_index, concordance
-from ffgb.core.regression.survival import Stratum, Ties
+from ffgb.core.regression.cox import ConcordantPairs, EventCounts, _check_events
+from ffgb.core.regression.design import Records, Variable
+from ffgb.core.regression.survival import Stratum, Survival, Ties
 from ffgb.core.types import Array
+from ffgb.errors import FFGBError
 
 
 def loglik(time: Array, event: Array, x: Array, beta: Array, ties: Ties) -> float:
@@ -60,3 +64,45 @@ def test_concordance_counts_pairs(rows: list[tuple[int, bool, int]]) -> None:
         assert c_index(found) == pytest.approx(concordance_index(time, -risk, event))
     else:
         assert c_index(found) is None
+
+
+def test_strata_are_combinations_of_categories() -> None:
+    codes = {"a": (np.array([0, 1, 1, 0, 2]), ("x", "y", "z")), "b": (np.array([1, 0, 1, 1, 0]), ("u", "v"))}
+    records = Records({"t": np.arange(5.0), "d": np.array([1.0, 0.0, 1.0, 0.0, 1.0])}, codes, 5)
+    survival = Survival(Variable("t"), Variable("d"), ("a", "b"))
+    assert [rows.tolist() for rows in survival.groups(records)] == [[0, 3], [1], [2], [4]]
+    assert [rows.tolist() for rows in replace(survival, strata=("b",)).groups(records)] == [[1, 4], [0, 2, 3]]
+    assert [rows.tolist() for rows in replace(survival, strata=()).groups(records)] == [[0, 1, 2, 3, 4]]
+    time, event = survival.of(records)
+    assert (time.tolist(), event.tolist()) == ([0.0, 1.0, 2.0, 3.0, 4.0], [True, False, True, False, True])
+    with pytest.raises(FFGBError, match="no column 'c' of categories"):
+        list(replace(survival, strata=("c",)).groups(records))
+    for name, values, words in (
+        ("t", [-1.0], "values below 0"),
+        ("t", [np.inf], "below 0"),
+        ("d", [2.0], "other than"),
+    ):
+        wrong = Records({**records.numbers, name: np.array([*values, 1.0, 0.0, 0.0, 0.0])}, codes, 5)
+        with pytest.raises(FFGBError, match=words):
+            survival.of(wrong)
+
+
+def test_counts_of_events_and_pairs_that_cannot_be_are_refused() -> None:
+    events = EventCounts(Survival(Variable("t"), Variable("d")))
+    events.check({"counts": np.array([3.0, 0.0, 3.0])}, 3)
+    for wrong in ([3.0, 0.0, 4.0], [3.0, -1.0, 1.0], [3.0, 0.0, -1.0]):
+        with pytest.raises(FFGBError, match="rows and events are none"):
+            events.check({"counts": np.array(wrong)}, 3)
+    pairs = ConcordantPairs(None, events.survival, np.zeros(1), 2)  # type: ignore[arg-type]
+    pairs.check({"pairs": np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])}, 3)
+    for row in ([2.0, 2.0, 3.0], [-1.0, 0.0, 3.0]):
+        with pytest.raises(FFGBError, match="counts of pairs are none"):
+            pairs.check({"pairs": np.array([[0.0, 0.0, 0.0], row])}, 3)
+
+
+def test_too_few_events_are_refused() -> None:
+    _check_events(10, 9, 10, 0.0)
+    _check_events(10, 99, 10, 0.1)
+    for events, p, words in ((0, 1, "no row of any site"), (9, 1, "have 9 events"), (10, 10, "10 events for 10 coef")):
+        with pytest.raises(FFGBError, match=words):
+            _check_events(events, p, 10, 0.0)
