@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffgb.algorithms.trees_shared import TreesShared, grow_trees
+from ffgb.algorithms.trees_shared import Sampling, TreesShared, grow_trees
 from ffgb.core.histograms import HistogramsOf, Units
 from ffgb.core.losses import Logistic
 from ffgb.core.merged_cells import MergedHistograms, NodeRows
@@ -56,7 +56,7 @@ class Central:
         assert units is not None
         chosen = Growth(16, 6, 20, **growth)
         finders = [Finder(np.array(some), layout, chosen, monotone) for some in ([0, 1, 3], [1, 2, 3])]
-        found = grow_trees(self, self.family, finders, units, np.zeros(2, np.int32), least)
+        found = grow_trees(self, self.family, finders, units, np.zeros(2, np.int32), Sampling(least))
         assert found is not None
         return found[0]
 

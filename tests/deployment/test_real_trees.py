@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffgb.core.draws import Draws
+from ffgb.core.points import Points
+from ffgb.deployment.attendant import DRAWS
+from ffgb.deployment.identity import SiteIdentity
 from ffgb.runs.config import Config
 from ffgb.runs.model import Model
 from ffgb.runs.training import train
@@ -36,6 +40,20 @@ def federation(folder: Path) -> Iterator[None]:
         logs = [folder / f"{name}.log" for name in ("server", *NAMES)]
         assert process.wait(timeout=120) == 0, "\n".join(log.read_text() for log in logs)
         yield
+
+
+def know_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients 0, 1 and 2 in this process draw their rows as the sites did."""
+    training = json.loads((folder / "run" / "sites.json").read_text())["training"]
+    homes = [next(path.parent for path in folder.glob(f"state/**/{name}*/**/secret")) for name in NAMES]
+    secrets = [SiteIdentity.of(*pair).secret(DRAWS + training.encode()) for pair in zip(NAMES, homes, strict=True)]
+    blind = Draws.left_out
+
+    def seeing(draws: Draws, points: Points, t: int, trees: Sequence[int]) -> Any:
+        points.secret = secrets[points.i]
+        return blind(draws, points, t, trees)
+
+    monkeypatch.setattr(Draws, "left_out", seeing)
 
 
 @pytest.mark.parametrize("learner", ["additive"])
@@ -67,12 +85,20 @@ def test_three_sites_boost_times_until_an_event(learner: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "secure"), [(SETTINGS, "off"), (SETTINGS, "on"), (ADDITIVE, "on"), (POISSON, "on"), (BLEND, "on")]
 )
-def test_three_sites_grow_the_trees_of_one_machine(given: dict[str, Any], secure: str, tmp_path: Path) -> None:
+def test_three_sites_grow_the_trees_of_one_machine(
+    given: dict[str, Any], secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under masks each site draws rows by a secret of its own: one machine that has all secrets draws the same."""
     words = "".join(f"{name} = {value!r}\n" for name, value in {**given, "secure": secure}.items())
     write_sites(tmp_path, 2, f'target = "digit"\n{words}', classes=3, pixels=range(26, 32))
     with federation(tmp_path):
         pass
     together = Model.load(tmp_path / "run").f.tensors()
+    drawn = given in (SETTINGS, BLEND)
+    if secure == "on" and drawn:
+        other = train(Config(data=files(tmp_path), target="digit", rounds=2, **given), workers=0).model.f.tensors()
+        assert not all(np.array_equal(together[name], other[name]) for name in other)  # the server cannot draw
+        know_secrets(tmp_path, monkeypatch)
     alone = train(Config(data=files(tmp_path), target="digit", rounds=2, **given), workers=0).model.f.tensors()
     assert together.keys() == alone.keys()
     assert all(np.array_equal(together[name], alone[name]) for name in alone)

@@ -202,7 +202,8 @@ def rows_by_counts(seen: Seen) -> dict[int, int]:
             for h in some:
                 for g in some:
                     m, j = at[g]
-                    if drawn_together[h, m] and not (known[h] & away[:, m]).any() and known[h, first[j] : first[j + 1]].sum() == 1:
+                    there_too = drawn_together[h, m] and not (known[h] & away[:, m]).any()
+                    if there_too and known[h, first[j] : first[j + 1]].sum() == 1:
                         known[h] = known[g] = known[h] & known[g]
         if int(known.sum()) == before:
             break

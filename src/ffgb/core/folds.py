@@ -20,8 +20,8 @@ from ffgb.core.types import Array, Tensors
 from ffgb.core.versions import Versions
 from ffgb.errors import FFGBError
 
-AT_ONCE = 65536
-"""Rows that are hashed together."""
+AT_ONCE = 2**22
+"""Cells of rows that are hashed together."""
 VALUES_AT_ONCE = 2**20
 """Values of candidates that are computed together."""
 FINEST, LARGEST = 2.0**-16, 2.0**10
@@ -70,14 +70,15 @@ def hashes_of_rows(x: Array, seed: int) -> Array:
     """A number for each row that follows from its values, as float32 has them: (n,), uint64."""
     factors = stream(seed, "folds").integers(1, 2**63, size=x.shape[1], dtype=np.int64).astype(np.uint64) * 2 + 1
     found = np.empty(len(x), np.uint64)
-    for start in range(0, len(x), AT_ONCE):
-        some = np.ascontiguousarray(x[start : start + AT_ONCE], np.float32) + np.float32(0.0)
+    rows = max(1, AT_ONCE // max(1, x.shape[1]))
+    for start in range(0, len(x), rows):
+        some = np.ascontiguousarray(x[start : start + rows], np.float32) + np.float32(0.0)
         some[np.isnan(some)] = np.nan  # all of them alike
         mixed = some.view(np.uint32).astype(np.uint64) * factors  # modulo 2^64
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(32)
-        found[start : start + AT_ONCE] = mixed.sum(axis=1, dtype=np.uint64)
+        found[start : start + rows] = mixed.sum(axis=1, dtype=np.uint64)
     found ^= found >> np.uint64(31)
     return found
 
