@@ -38,23 +38,25 @@ class Cells:
     heads: Array
     inside: Array
     """The rows that would be in the node, if none were left out."""
+    drawn: Array
+    """The rows that its tree is grown from, as far as draws go."""
 
 
 def alone_between_versions(seen: Seen) -> set[int]:
     """Rows that are alone in a cell of the difference of the version with all rows and one without a fold."""
     algorithm = seen.state.job.algorithm
     assert isinstance(algorithm, Blended)
-    z = seen.state.job.family.features(seen.dataset.x)
-    fold = algorithm.folds.of(Points(0, np.asarray(seen.dataset.x), seen.dataset.y))
-    groups: dict[object, list[Cells]] = {}
-    for cells in (*_of_trees(seen, z), *_of_columns(seen, len(z))):
+    z, points = seen.state.job.family.features(seen.dataset.x), Points(0, np.asarray(seen.dataset.x), seen.dataset.y)
+    fold, groups = algorithm.folds.of(points), dict[object, list[Cells]]()
+    for cells in (*_of_trees(seen, z, points), *_of_columns(seen, points)):
         groups.setdefault(cells.like, []).append(cells)
     found, compared = set[int](), 0
     for some in groups.values():
         for whole in (each for each in some if each.version == 0):
             for part in (each for each in some if each.version > 0):
                 compared += 1
-                rows = np.flatnonzero(whole.inside & (fold == algorithm.folds.without[part.version]))
+                of_part = part.drawn & (fold != algorithm.folds.without[part.version])
+                rows = np.flatnonzero(whole.inside & (whole.drawn != of_part))  # with either sign
                 both = _coarser(whole.heads, part.heads)
                 for column, first in zip(whole.columns, whole.first, strict=True):
                     _, cell, count = np.unique(both[first + z[rows, column]], return_inverse=True, return_counts=True)
@@ -108,7 +110,7 @@ def _of_one_gradient(seen: Seen, z: Array) -> dict[object, list[Cells]]:
             columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
             for place in (node, node + 1 if node % 2 else node - 1) if node else (node,):
                 inside, own_heads = (position == place) & there, heads[start:end] - start
-                cells = Cells(0, None, columns, np.cumsum(sizes) - sizes, own_heads, inside)
+                cells = Cells(0, None, columns, np.cumsum(sizes) - sizes, own_heads, inside, inside)
                 like = (inside.tobytes(), columns.tobytes(), own_heads.tobytes())
                 groups.setdefault((asked.round, output), {})[like] = cells
     return {key: list(some.values()) for key, some in groups.items()}
@@ -270,7 +272,7 @@ def _one_hot(seen: Seen) -> Array:
     return np.concatenate([np.eye(size)[z[:, c]] for size, c in zip(sizes, question.columns, strict=True)], axis=1)
 
 
-def _of_trees(seen: Seen, z: Array) -> Iterator[Cells]:
+def _of_trees(seen: Seen, z: Array, points: Points) -> Iterator[Cells]:
     for kind in (HistogramsOf, MergedHistograms):
         for asked, _ in seen.answers(kind):
             question = asked.question
@@ -286,10 +288,11 @@ def _of_trees(seen: Seen, z: Array) -> Iterator[Cells]:
                 columns, sizes = of.columns[k], of.cells[of.columns[k]].astype(np.int64)
                 strand, version = _strand(seen, int(of.outputs[k]))
                 like = (asked.round, strand, columns.tobytes(), inside.tobytes())
-                yield Cells(version, like, columns, np.cumsum(sizes) - sizes, heads[start:end] - start, inside)
+                drawn = ~left_out(of, points, asked.round, k)
+                yield Cells(version, like, columns, np.cumsum(sizes) - sizes, heads[start:end] - start, inside, drawn)
 
 
-def _of_columns(seen: Seen, n: int) -> Iterator[Cells]:
+def _of_columns(seen: Seen, points: Points) -> Iterator[Cells]:
     for asked, _ in seen.answers(CellSums):
         question = asked.question
         assert isinstance(question, CellSums)
@@ -297,10 +300,14 @@ def _of_columns(seen: Seen, n: int) -> Iterator[Cells]:
         first = np.cumsum(sizes) - sizes
         own = np.arange(sizes.sum()) - np.repeat(first, sizes)
         within = np.tile(own, len(question.outputs)) if question.heads is None else question.heads
-        for output, heads in zip(question.outputs.tolist(), within.reshape(-1, sizes.sum()), strict=True):
+        every = np.ones(len(points), bool)
+        for k, (output, heads) in enumerate(
+            zip(question.outputs.tolist(), within.reshape(-1, sizes.sum()), strict=True)
+        ):
             strand, version = _strand(seen, output)
             like = (asked.round, strand)
-            yield Cells(version, like, question.columns, first, heads + np.repeat(first, sizes), np.ones(n, bool))
+            drawn = ~left_out(question.single, points, asked.round, k)
+            yield Cells(version, like, question.columns, first, heads + np.repeat(first, sizes), every, drawn)
 
 
 def _strand(seen: Seen, output: int) -> tuple[tuple[int, int], int]:

@@ -204,7 +204,7 @@ def test_counts_of_nodes_tell_of_no_row_what_is_in_all_of_its_columns(name: str,
     columns = len(seen.state.job.family.layout.usable)  # type: ignore[attr-defined]
     assert len(known) > 0.3 * len(seen.dataset.y)
     assert 1 < max(known.values()) < columns
-    assert sum(k >= columns / 2 for k in known.values()) < 0.02 * len(seen.dataset.y)
+    assert sum(k >= columns / 2 for k in known.values()) < 0.03 * len(seen.dataset.y)
 
 
 # Blends
