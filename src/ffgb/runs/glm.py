@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -16,12 +17,14 @@ from ffgb.core.regression.families import FAMILIES, GLMFamily, family_named
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
 from ffgb.core.regression.glm import ERRORS, Errors, Estimates, Roles, fit
+from ffgb.core.regression.stored import Stored
 from ffgb.core.regression.sums import CellCounts
 from ffgb.core.types import Array
 from ffgb.data.records import SITE, SiteColumns, agreed_kinds, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.protocol.costs import Costs
+from ffgb.runs.site_totals import Kept, refuse_keeping
 from ffgb.runs.statistics import Data, asking, read_sites
 
 
@@ -149,6 +152,7 @@ def glm(
     level: float = 0.95,
     least: int = LEAST,
     secure: bool = False,
+    keep: Path | None = None,
     on_step: Callable[[int, float], None] = lambda step, deviance: None,
 ) -> GLMResult:
     """Fit a generalised linear model to the rows of all sites together, from totals alone.
@@ -178,6 +182,8 @@ def glm(
         Rows of all sites that each category, cell and indicator must have.
     secure
         Add totals up under masks.
+    keep
+        A folder for the totals of each site, from which `withdraw` computes the model without one (gaussian).
 
     Examples
     --------
@@ -197,6 +203,8 @@ def glm(
     sites = read_sites(data, list(dict.fromkeys([parsed.response, *parsed.names, *extra])), text)
     coded = agreed_kinds(sites, [parsed.response, *parsed.names, *extra])
     kind = _family(family, parsed.response in coded, exposure)
+    if keep is not None:
+        refuse_keeping(keep, kind.name, errors)
     if secure and SITE in parsed.names and SITE in coded:
         raise FFGBError(
             f"sums for the term {SITE!r} are those of one site each, which masks are to hide; leave it out and use "
@@ -219,6 +227,9 @@ def glm(
         costs = asked.costs
     shown = formula or f"{parsed.response} ~ {' + '.join(parsed.names)}"
     given = {name: known[0] for name, known in levels.items() if name != parsed.response}
+    if keep is not None:
+        kept = Kept(shown, level, given, Stored.of(design, roles, records, least))
+        kept.write(keep, dict(zip(names, records, strict=True)), roles, crossed(parsed, levels))
     return _result(found, shown, kind, event, design, level, errors, rows, left_out, names, given, secure, costs)
 
 
@@ -326,15 +337,21 @@ def _check_outcomes(response: Variable, family: GLMFamily, names: Sequence[str],
             raise FFGBError(f"{name}: {error.raw}") from error
 
 
-def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
-    """Rows, and rows left out; an FFGBError if categories that interact have cells with few rows."""
+def crossed(formula: Formula, levels: Mapping[str, Sequence[str]]) -> list[DesignColumn]:
+    """The cells of categories that interact."""
     cells = []
     for term in formula.terms:
-        crossed = [factor.name for factor in term if factor.name in levels]
-        if len(crossed) > 1:
-            for chosen in product(*([Variable(name, level) for level in levels[name]] for name in crossed)):
+        together = [factor.name for factor in term if factor.name in levels]
+        if len(together) > 1:
+            for chosen in product(*([Variable(name, level) for level in levels[name]] for name in together)):
                 named = " and ".join(f"{v.name} = {v.level}" for v in chosen)
                 cells.append(DesignColumn(named, chosen))
+    return cells
+
+
+def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
+    """Rows, and rows left out; an FFGBError if categories that interact have cells with few rows."""
+    cells = crossed(formula, levels)
     found = ask(CellCounts(tuple(cells)))
     for cell, count in zip(cells, found["cells"], strict=True):
         if 0 < count < least:
