@@ -77,28 +77,19 @@ def test_the_model_is_that_of_a_new_fit(name: str, split: str, tmp_path: Path) -
     same(one, ffgb.glm({n: t for n, t in tables.items() if n != "site 1"}, formula, family="gaussian", **more))
 
 
+COLUMNS = [
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+    "num",
+]
+"""Of the files of the heart set."""
+
+
 @pytest.mark.parametrize("formula", ["thalach ~ age + sex + C(cp)", "trestbps ~ age * sex + thalach"])
 def test_each_hospital_may_withdraw(formula: str, tmp_path: Path) -> None:
-    names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
-    ]
     files = [f for d in os.environ.get("FFGB_DATA", "").split(":") for f in Path(d, "heart").glob("processed.*.data")]
     if not files:
         pytest.skip("the heart set is not here")
-    tables = {file.name.split(".")[1]: pd.read_csv(file, names=names.split(), na_values="?") for file in sorted(files)}
+    tables = {file.name.split(".")[1]: pd.read_csv(file, names=COLUMNS, na_values="?") for file in sorted(files)}
     ffgb.glm(tables, formula, keep=tmp_path / "kept")
     assert len(tables) == 4
     for gone in tables:
