@@ -347,6 +347,24 @@ def test_the_first_screen_and_the_fit_are_those_of_the_file(tmp_path: Path) -> N
         page([run])
 
 
+def test_predictions_below_0_are_drawn(tmp_path: Path) -> None:
+    """On an axis that is not logarithmic, though values differ by far."""
+    run = made(tmp_path / "run", judged=True, target="sick", least=10)
+    content = json.loads((run / "fit.json").read_text())
+    groups = [(-2.0, -1.9), (0.04, 0.05), (3.0, 2.8)]
+    calibration = [
+        {"rows": 20, "predicted": p, "observed": {"value": y, "low": y - 0.1, "high": y + 0.1}} for p, y in groups
+    ]
+    scores = {"rmse": {"value": 1.0, "low": 0.9, "high": 1.1}}
+    number = {"task": "number", "classes": [], "parts": {"all": {"rows": 60, "scores": scores}}}
+    (run / "fit.json").write_text(
+        json.dumps({**content, **number, "curves": {"calibration": calibration}, "confusion": None, "subgroups": []})
+    )
+    text = words(parsed(page([run])))
+    assert "Observed by predicted" in text
+    assert "cut at" not in text
+
+
 def test_between_sites_the_page_says_why_there_are_no_curves(tmp_path: Path) -> None:
     text = words(parsed(page([made(tmp_path / "run", data=["sites"])])))
     assert "Test accuracy 88.00 %, over all held-out rows of all sites. The mean loss there is 0.4919" in text

@@ -79,7 +79,8 @@ def _by_totals(judged: Judged) -> str:
     """How scores came about, if rows stayed at their sites."""
     if judged.totals is None:
         return ""
-    said = " Rows stayed at their sites: these scores are computed from sums over the held-out rows of all sites."
+    said = " Rows stayed at their sites: these scores are computed from sums over the held-out rows of all sites. "
+    said += "There are none by site or by subgroup; each site has its own."
     if not judged.classes:
         return said
     said += f" Rows were counted in {plural(judged.totals.cells, 'interval')} of the probability"
@@ -197,7 +198,8 @@ def _calibration(judged: Judged) -> str:
             curves = [dataclasses.replace(came, name="groups", joined=False), line, curves[1]]
         return plot("Observed by predicted", axis, axis, curves, SENTENCES["calibration"])
     ends = [*predicted, *(v for _, _, s in judged.calibration for v in (s.low, s.high) if v is not None)]
-    axis = axis_for(KINDS["value"], ends, widen=True)
+    kind = dataclasses.replace(KINDS["value"], log=min(ends) > 0)  # what is not positive would be cut off
+    axis = axis_for(kind, ends, widen=True)
     right = Curve("right", (axis.low, axis.high), (axis.low, axis.high), "train", run=None)
     return plot("Observed by predicted", axis, axis, [came, right], SENTENCES["calibration"])
 

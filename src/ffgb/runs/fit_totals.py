@@ -48,7 +48,6 @@ from ffgb.runs.fit import CELLS, CLASSES, NUMBER, THRESHOLD, calls_of
 AskHeldOut: TypeAlias = Callable[[RoundQuestion], Any]
 MOST_ROWS = 2_000_000
 """Of held-out rows whose influences are computed one by one, from cells."""
-BY_SITE = "scores by site and by subgroup: rows are at the sites; each site has its own in its report"
 
 
 def fit_by_totals(
@@ -81,7 +80,7 @@ def fit_by_totals(
         raise FFGBError("times until an event, and several targets, have no scores by totals beside loss and score")
     # what is shown has at least as many rows of a class in a cell as anywhere else
     found: dict[str, Any] = {"classes": list(classes), "level": level, "least": max(least, LEAST), "by": "totals"}
-    left = [BY_SITE]
+    left = list[str]()
     if classes:
         part, more = _of_classes(ask, job, len(classes), known, max(least, 1), level, left)
     else:
