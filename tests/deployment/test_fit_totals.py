@@ -156,6 +156,19 @@ def test_in_the_open_they_are_the_same_and_rows_to_train_with_do_not_answer_them
     assert "rows to train with answer no question about the result" in str(answer.values["text"])
 
 
+@pytest.mark.parametrize("learner", ["linear", "trees", "blend"])
+def test_what_is_agreed_to_does_not_depend_on_rows(learner: str, tmp_path: Path) -> None:
+    """One class alone at a site, few rows, a large least count: all questions are rehearsed."""
+    lines = tables(tmp_path)[0].read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join([lines[0], *[line for line in lines[1:] if line.endswith("yes")][:30]]) + "\n")
+    job = {"rounds": 1, "learner": learner, "data": ["sites"], "least": 12}
+    rehearsal, agreement = rehearse(Site("few", few, "kind"), job)
+    asked = ("ChanceRows", "ChanceSums", "CalibrationSums")
+    assert [agreement.times(f"question {name}") for name in asked] == [1, 1, 3]
+    assert [sent.what.removeprefix("question ") for sent in rehearsal.last] == [*asked, *["CalibrationSums"] * 2]
+
+
 def test_an_owner_is_told(tmp_path: Path) -> None:
     site = Site("east", tables(tmp_path)[0], "kind")
     rehearsal, agreement = rehearse(site, {**JOB, "data": ["sites"]})

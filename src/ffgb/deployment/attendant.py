@@ -218,7 +218,8 @@ def rehearse(
     if schema.table is not None:
         x, y = _spread(x, y, many, len(schema.classes))
     if len(dataset.x_test):  # enough that the questions about them are all asked
-        times = -(-REHEARSAL_ROWS // len(dataset.x_test))
+        enough = max(REHEARSAL_ROWS, 2 * int(values.get("least", LEAST)))
+        times = -(-enough // len(dataset.x_test))
         tested = np.concatenate([dataset.x_test] * times), np.concatenate([dataset.y_test] * times)
     rows, tests = (len(x),), (len(tested[0]),)
     own = replace(schema, names=(site.name,), rows=rows, test_rows=tests, told=(), counted=True)

@@ -141,8 +141,10 @@ def _of_two(
 ) -> tuple[dict[str, Estimate], float]:
     """Scores of two classes; and by how much the AUC is off, at most."""
     scores = _ranked(sums, sampled)
+    # asked in any case: what sites agree to answer must not depend on rows
+    line = _calibrated(ask, scores, sampled)
     if "calibration_slope" in scores:
-        scores |= _calibrated(ask, scores, sampled)
+        scores |= line
     zeros, ones = sums.rows.sum(axis=0)
     if not (zeros > 0 and ones > 0):
         return scores, 0.0
@@ -205,13 +207,14 @@ def _ranked(sums: ByChance, sampled: Sampled) -> dict[str, Estimate]:
 
 def _calibrated(ask: AskHeldOut, start: Mapping[str, Estimate], sampled: Sampled) -> dict[str, Estimate]:
     """The line of calibration by sums over all rows: Newton steps, and robust errors."""
-    rows = len(sampled.mass)
-    line = np.array([start["calibration_intercept"].value, start["calibration_slope"].value])
+    rows, there = len(sampled.mass), "calibration_slope" in start
+    line = np.array([start[f"calibration_{name}"].value for name in ("intercept", "slope")] if there else [0.0, 1.0])
     unit = unit_for(LARGEST_SQUARE * rows, rows, EXACT)
     for _ in range(CALIBRATION_STEPS):
         at: OnLine = ask(CalibrationSums(float(line[0]), float(line[1]), unit))
-        line = line + np.linalg.solve(at.information, at.score)
-    if not abs(line[1]) < STEEPEST:
+        if there:
+            line = line + np.linalg.solve(at.information, at.score)
+    if not (there and abs(line[1]) < STEEPEST):
         return {}
     inverse = np.linalg.inv(at.information)
     variance = np.diag(inverse @ at.squares @ inverse) * rows / max(rows - 1, 1)
