@@ -641,3 +641,18 @@ def test_a_browser_shows_it(count: int, dark: bool, tmp_path: Path) -> None:
         assert found["dots"] >= 8  # the same round in every plot
         assert "test accuracy" in found["tip"]
     assert [name for name, more in pages[1]["boxes"] if more > 0] == []  # on a wide screen nothing has to scroll
+
+
+def test_every_picture_of_a_run_has_its_numbers_beside_it(tmp_path: Path) -> None:
+    root = parsed(page([made(tmp_path / "run", judged=True, target="sick", least=10)]))
+    pictured = 0
+    for part in root.iter("section"):
+        if next(part.iter("svg"), None) is not None:
+            pictured += 1
+            assert next(part.iter("table"), None) is not None, words(part)[:40]
+    assert pictured >= 5
+    (held,) = (t for t in root.iter("div") if t.get("aria-label") == "Points by class")
+    shown = [[words(cell).strip() for cell in row] for row in held.iter("tr")][1:]
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
+    assert [row[0] for row in shown] == [c["name"] for c in clients]
+    assert [[int(cell) for cell in row[2:]] for row in shown] == [c["labels"] for c in clients]

@@ -10,7 +10,7 @@ from ffgb.errors import FFGBError
 from ffgb.report.axes import HEIGHT, WIDTH, axis_for, framed, px, tick_room, x_ticks, y_ticks
 from ffgb.report.judged import Score
 from ffgb.report.past import Past, finite
-from ffgb.report.pieces import folded, grid, section, side_by_side, tabular
+from ffgb.report.pieces import IN_NUMBERS, folded, grid, section, side_by_side, tabular
 from ffgb.report.rows import bar_rows
 from ffgb.report.words import KINDS, Kind, escaped, figure_text, plural
 
@@ -71,9 +71,7 @@ def _effects(past: Past, content: Mapping[str, Any]) -> str:
     )
     bars = [(name, (max(s.value, 0.0),), figure_text(s.value)) for name, s in ranked[:SHOWN]]
     numbers = [(escaped(name, 60), *(figure_text(v) for v in _ends(s))) for name, s in ranked]
-    table = folded(
-        "The same in numbers", tabular("Importance", ("column", f"rise of the {loss}", "from", "to"), numbers)
-    )
+    table = folded(IN_NUMBERS, tabular("Importance", ("column", f"rise of the {loss}", "from", "to"), numbers))
     unit = escaped(content["unit"], 60)
     drawn = [_drawn(shape, probability=len(past.classes) == 2) for shape in shapes]
     told = ""
