@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import pytest
@@ -21,8 +21,12 @@ from ffgb.core.points import Points
 from ffgb.core.questions import Here, RoundQuestion
 from ffgb.core.schedules import Constant
 from ffgb.core.types import Array
+from ffgb.engines.local import local_engine
 from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
+from ffgb.federation.host import Holding
+from ffgb.federation.server import Server
+from ffgb.federation.state import State
 from ffgb.learners.linear import Linear
 from ffgb.privacy.integers import add, from_integers, to_integers
 from ffgb.protocol.job import Job, Target
@@ -286,3 +290,38 @@ def test_separated_classes_have_no_line() -> None:
 def test_questions_about_cells_that_are_not_there_are_refused(question: Any, match: str) -> None:
     with pytest.raises(FFGBError, match=match):
         question()
+
+
+@pytest.mark.parametrize(
+    ("tests", "options"),
+    [
+        (0, {}),
+        (2, {"owners": [0, 1], "secure": True, "names": ["a", "b", "c", "d"], "minimum": 4}),
+    ],
+)
+def test_without_rows_or_with_two_sites_that_hold_some_out_there_is_no_total(
+    tests: int, options: dict[str, Any]
+) -> None:
+    """Of two sites each would know the other's part; all are in a total, or there is none."""
+    f, y = two(60)
+    holdings = [Holding(x, labels) for x, labels in [*dealt(f, y), *dealt(f, y, 2)[:tests]]]
+    with local_engine(holdings, 0) as engine:
+        server = Server(engine, [15] * 4, tests, **options)
+        with pytest.raises(FFGBError, match="not all sites that hold out rows are in a total"):
+            server.asking_held_out(cast(State, None), 30)
+
+
+def test_parts_of_other_rows_are_refused() -> None:
+    """Counts that are not those of the rows; and two totals of different rows."""
+    f, y = two(60)
+    asked = Asked(job(Logistic()), [(f, y)])
+    counts = ChanceRows().sums["rows"].shape
+    with pytest.raises(FFGBError, match="do not add up to its 60 rows"):
+        ChanceRows().check({"rows": np.zeros(counts)}, 60)
+
+    def lying(question: RoundQuestion) -> Any:
+        found = asked(question)
+        return found._replace(rows=found.rows[::-1]) if isinstance(question, ChanceSums) else found
+
+    with pytest.raises(FFGBError, match="differ between two totals: a site has sent wrong numbers"):
+        fit_by_totals(lying, asked.job, ("no", "yes"), {})

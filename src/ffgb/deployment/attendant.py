@@ -824,6 +824,8 @@ def _sent(answers: Mapping[Any, bytes]) -> str:
 
 
 def _when(question: Message) -> str:
+    if what_leaves(question) in OF_RESULT:
+        return "after training"
     training = question.kind in ("train", "question")  # of round t it is asked when t rounds are over
     return f"round {question.round + training}" if question.round + training > 0 else "set up"
 
