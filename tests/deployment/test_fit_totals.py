@@ -38,10 +38,10 @@ from tests.deployment.test_secure import NAMES, Federation
 JOB: dict[str, Any] = {"rounds": 1, "learner": "linear"}
 
 
-def tables(folder: Path, rows: int = 150, *, number: bool = False) -> list[Path]:
-    """Three sites whose rows are alike, with two classes or a number to predict."""
+def tables(folder: Path, rows: int = 150, *, number: bool = False, sites: int = 3) -> list[Path]:
+    """Some sites whose rows are alike, with two classes or a number to predict."""
     paths = []
-    for i, name in enumerate(NAMES[:3]):
+    for i, name in enumerate(NAMES[:sites]):
         rng = np.random.default_rng(i)
         x = rng.standard_normal((rows + 11 * i, 3))
         z = x[:, 0] - 0.7 * x[:, 1] + 0.3 * i - 0.5
@@ -124,6 +124,17 @@ def test_a_site_may_refuse_and_training_ends_all_the_same(tmp_path: Path, caplog
     assert "test_auc" not in there.summary
     assert "no scores but loss and accuracy: not all sites that hold out rows have answered" in caplog.text
     assert {"ChanceRows", "ChanceSums", "CalibrationSums", "ErrorRows", "ErrorSums"} <= set(QUESTIONS)
+
+
+def test_a_total_without_a_site_is_not_taken_for_that_of_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where sites may be missing in a total."""
+    federation = Federation(tmp_path, tables(tmp_path, sites=4), JOB, Policy(missing_sites=True))
+    federation.attendants[103].refused = frozenset({"ChanceSums"})
+    with caplog.at_level(logging.WARNING, "ffgb"):
+        there = federation.train(tmp_path / "run", minimum=3)
+    assert there.finished
+    assert not (tmp_path / "run" / "fit.json").exists()
+    assert "not all sites that hold out rows have answered" in caplog.text
 
 
 def test_they_are_asked_once_in_a_training(tmp_path: Path) -> None:

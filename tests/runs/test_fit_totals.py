@@ -13,7 +13,8 @@ from scipy.special import expit
 from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 
 from ffgb.algorithms.ffgb import FFGB
-from ffgb.core.held_out_sums import ChanceRows, ChanceSums, ErrorSums
+from ffgb.algorithms.ffgb_c import FFGBC
+from ffgb.core.held_out_sums import CHANCES, ChanceRows, ChanceSums, ErrorSums
 from ffgb.core.judgement import scores_of
 from ffgb.core.losses import CrossEntropy, Logistic, Square
 from ffgb.core.losses.cox import Cox
@@ -325,3 +326,18 @@ def test_parts_of_other_rows_are_refused() -> None:
 
     with pytest.raises(FFGBError, match="differ between two totals: a site has sent wrong numbers"):
         fit_by_totals(lying, asked.job, ("no", "yes"), {})
+
+
+def test_the_result_is_judged_and_not_what_is_projected_onto_it() -> None:
+    """FFGB.C's result is clipped at B, and f^t is not."""
+    x, y = two(120)
+    parts = [(x[k::2], y[k::2]) for k in (0, 1)]
+    with local_engine([Holding(f, labels) for f, labels in [*parts, *parts]], 0) as engine:
+        server = Server(engine, [60, 60], 2)
+        algorithm = FFGBC(Constant(8.0), K=1, B=0.25)
+        state = server.start(algorithm, lambda ask: (Linear(Flatten(1), outputs=1), None), Logistic())
+        *_, (state, _) = server.rounds(state, 2)
+        assert np.abs(state.f(x)).max() > 0.5
+        counts = server.asking_held_out(state, 120)(ChanceRows())
+    low, high = (int(np.searchsorted(CHANCES, expit(sign * 0.25), "right")) for sign in (-1, 1))
+    assert counts[low - 1 : high + 2].sum() == counts.sum() == 120

@@ -127,6 +127,11 @@ def test_what_a_new_fit_would_refuse_is_refused(tmp_path: Path) -> None:
     ffgb.glm(tables, "y ~ x + town", keep=tmp_path / "two")
     with pytest.raises(FFGBError, match=r"all rows that are left have town = u"):
         withdraw(tmp_path / "two", ["b", "c"])
+    flags = {"a": rows(60, 0).assign(z=0.0), "b": rows(60, 1).assign(z=0.0), "c": rows(60, 2).assign(z=0.0)}
+    flags["a"].loc[:3, "z"], flags["c"].loc[:20, "z"] = 1.0, 1.0
+    ffgb.glm(flags, "y ~ x + z", keep=tmp_path / "flags")
+    with pytest.raises(FFGBError, match="the column 'z' tells 4 rows from all others"):
+        withdraw(tmp_path / "flags", ["c"])
     constant = rows(40, 0).assign(z=1.0)
     tables = {"a": constant, "b": constant, "c": rows(40, 3).assign(z=lambda t: t.x**2)}
     ffgb.glm(tables, "y ~ x + z", keep=tmp_path / "constant")
