@@ -162,6 +162,27 @@ def test_no_target_is_asked_for_in_a_cell_of_few_rows() -> None:
             assert min(found["curves"][kind]["rows"]) >= 10
 
 
+@pytest.mark.parametrize("rows", [150, 1000, 20_000])
+@pytest.mark.parametrize("shift", [0.0, -3.0])
+def test_no_difference_of_what_is_shown_is_of_few_rows(rows: int, shift: float) -> None:
+    """Calls are counted where cells of both classes end; groups of calibration are unions of cells."""
+    f, y = two(rows, seed=1)
+    f = f + shift
+    y = (np.random.default_rng(2).random(rows) < expit(f[:, 0])).astype(np.int64)
+    asked = Asked(job(Logistic()), [(f, y)])
+    found = fit_by_totals(asked, asked.job, ("no", "yes"), {})
+    ends = [{*found["curves"][kind]["edges"], 0.0, 1.0} for kind in ("negatives", "positives")]
+    shared = [each["from"] for each in found["curves"]["cells"]]
+    assert all(edge in ends[0] & ends[1] for edge in shared)
+    shown = [found[name] for name in ("confusion", "confusion_at_best") if found.get(name)]
+    assert shown or rows < 1000
+    p = expit(f[:, 0])
+    for calls in shown:
+        assert calls["threshold"] in ends[0] & ends[1]
+        assert calls["parts"]["all"]["true_positives"] == ((p >= calls["threshold"]) & (y == 1)).sum()
+        assert min(v for v in calls["parts"]["all"].values() if isinstance(v, int)) >= 10
+
+
 def test_fine_cells_give_the_auc_of_the_rows() -> None:
     """Where no two rows of different classes share a cell."""
     f, y = two(60)

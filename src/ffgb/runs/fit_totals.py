@@ -236,25 +236,33 @@ def _rows_of(counts: Array) -> tuple[Array, Array, Array]:
 
 
 def _drawn(sums: ByChance, starts: Array, level: float, left: list[str], *, two: bool) -> dict[str, Any]:
-    """Curves and calls, whose cells have enough rows of each kind."""
+    """Curves and calls, whose cells have enough rows of each kind.
+
+    Calls are told where cells of both kinds end, so that no difference of counts is of fewer rows.
+    """
     grid = CHANCES[starts[1:] - 1]
-    curves: dict[str, Any] | None = None
+    cells: ProbabilityCells | None = None
     for most in CELLS:
         cells = ProbabilityCells.of_counts(
             grid, sums.rows, sums.rows, sums.chances, least=LEAST, threshold=THRESHOLD, most=most
         )
         if cells.holds(LEAST):
-            curves = cells.to_json(level) if two else {"calibration": cells.calibration(level)}
             break
-    if curves is None:
+        cells = None
+    if cells is None:
         left.append(f"curves: some of their cells would have fewer than {LEAST} rows of a kind")
+        return {"curves": None, "confusion": None} if two else {"curves": None}
     if not two:
-        return {"curves": curves}
-    found: dict[str, Any] = {"curves": curves, "confusion": _calls(sums.rows, grid, THRESHOLD, level)}
+        return {"curves": {"calibration": cells.calibration(level)}}
+    found: dict[str, Any] = {"curves": cells.to_json(level), "confusion": None}
+    if THRESHOLD in cells.edges:
+        found["confusion"] = _calls(sums.rows, grid, THRESHOLD, level)
     if found["confusion"] is None:
-        left.append(f"calls at {THRESHOLD:g}: fewer than {LEAST} rows are right, or wrong")
-    if curves is not None and curves["best_threshold"] is not None:
-        found["confusion_at_best"] = _calls(sums.rows, grid, float(curves["best_threshold"]), level)
+        left.append(f"calls at {THRESHOLD:g}: too few rows are right, or wrong")
+    if len(cells.edges):
+        above = np.stack([1.0 - np.cumsum(own)[:-1] / own.sum() for own in cells.rows.T])
+        best = float(cells.edges[int((above[1] - above[0]).argmax())])
+        found["confusion_at_best"] = _calls(sums.rows, grid, best, level)
     return found
 
 
