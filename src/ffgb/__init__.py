@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ffgb.runs.kaplan_meier import SurvivalResult, survival_curves
     from ffgb.runs.model import Model
     from ffgb.runs.training import Result, federate, train
+    from ffgb.runs.withdraw import withdraw
     from ffgb.sklearn import FFGBClassifier, FFGBRegressor
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "glm",
     "survival_curves",
     "train",
+    "withdraw",
 ]
 
 _HOME = {
@@ -60,6 +62,7 @@ _HOME = {
     "glm": "ffgb.runs.glm",
     "survival_curves": "ffgb.runs.kaplan_meier",
     "train": "ffgb.runs.training",
+    "withdraw": "ffgb.runs.withdraw",
 }
 
 

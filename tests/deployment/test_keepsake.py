@@ -22,6 +22,7 @@ from ffgb.runs.config import Config
 from ffgb.runs.conformal import load
 from ffgb.runs.directory import Run
 from ffgb.runs.evaluate import evaluate
+from ffgb.runs.explain import explain
 from ffgb.runs.training import train
 
 
@@ -53,6 +54,7 @@ def test_a_model_is_tried_on_the_sites_own_rows_and_kept(tmp_path: Path) -> None
     assert f"on its own rows held out: accuracy {scores['held out']['accuracy']:.4f} (95 % interval" in said[2]
     run = Run.open(tmp_path / "home" / "model-1")
     assert evaluate(run, [str(file)])["all"] == scores["held out"]
+    assert [row["column"] for row in explain(run)["importance"]] == ["a"]  # by the rows of its own file
     assert load(run.path).of["others"].rows == scores["held out"]["rows"]  # thresholds of its own rows stay here
     # the loss that was computed in training
     own = {"held out": {"round": 2, "loss": scores["held out"]["loss"]}}

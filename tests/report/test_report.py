@@ -347,6 +347,24 @@ def test_the_first_screen_and_the_fit_are_those_of_the_file(tmp_path: Path) -> N
         page([run])
 
 
+def test_predictions_below_0_are_drawn(tmp_path: Path) -> None:
+    """On an axis that is not logarithmic, though values differ by far."""
+    run = made(tmp_path / "run", judged=True, target="sick", least=10)
+    content = json.loads((run / "fit.json").read_text())
+    groups = [(-2.0, -1.9), (0.04, 0.05), (3.0, 2.8)]
+    calibration = [
+        {"rows": 20, "predicted": p, "observed": {"value": y, "low": y - 0.1, "high": y + 0.1}} for p, y in groups
+    ]
+    scores = {"rmse": {"value": 1.0, "low": 0.9, "high": 1.1}}
+    number = {"task": "number", "classes": [], "parts": {"all": {"rows": 60, "scores": scores}}}
+    (run / "fit.json").write_text(
+        json.dumps({**content, **number, "curves": {"calibration": calibration}, "confusion": None, "subgroups": []})
+    )
+    text = words(parsed(page([run])))
+    assert "Observed by predicted" in text
+    assert "cut at" not in text
+
+
 def test_between_sites_the_page_says_why_there_are_no_curves(tmp_path: Path) -> None:
     text = words(parsed(page([made(tmp_path / "run", data=["sites"])])))
     assert "Test accuracy 88.00 %, over all held-out rows of all sites. The mean loss there is 0.4919" in text
@@ -623,3 +641,18 @@ def test_a_browser_shows_it(count: int, dark: bool, tmp_path: Path) -> None:
         assert found["dots"] >= 8  # the same round in every plot
         assert "test accuracy" in found["tip"]
     assert [name for name, more in pages[1]["boxes"] if more > 0] == []  # on a wide screen nothing has to scroll
+
+
+def test_every_picture_of_a_run_has_its_numbers_beside_it(tmp_path: Path) -> None:
+    root = parsed(page([made(tmp_path / "run", judged=True, target="sick", least=10)]))
+    pictured = 0
+    for part in root.iter("section"):
+        if next(part.iter("svg"), None) is not None:
+            pictured += 1
+            assert next(part.iter("table"), None) is not None, words(part)[:40]
+    assert pictured >= 5
+    (held,) = (t for t in root.iter("div") if t.get("aria-label") == "Points by class")
+    shown = [[words(cell).strip() for cell in row] for row in held.iter("tr")][1:]
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
+    assert [row[0] for row in shown] == [c["name"] for c in clients]
+    assert [[int(cell) for cell in row[2:]] for row in shown] == [c["labels"] for c in clients]

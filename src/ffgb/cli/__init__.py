@@ -25,6 +25,7 @@ from ffgb.errors import FFGBError, printable
 import ffgb.cli.lazily
 import ffgb.cli.models
 import ffgb.cli.statistics
+import ffgb.cli.withdraw
 import ffgb.cli.studies
 import ffgb.cli.sites
 import ffgb.cli.analyses

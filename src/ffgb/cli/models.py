@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from ffgb.errors import FFGBError
 from ffgb.runs.headline import in_bytes, score_of
 
 if TYPE_CHECKING:
+    from ffgb.runs.directory import Run
     from ffgb.runs.model import Model
 
 RUN_FILES = (
@@ -250,12 +252,32 @@ def explain(
     if as_json:
         print(json.dumps(found, allow_nan=False))
         return
+    if found["importance"]:
+        _print_importance(opened, found)
+    if found.get("line") is not None:
+        _print_line(found["line"])
+    say(f"shapes are in {run / explaining.FILE} and in {run / 'report.html'}")
+
+
+def _print_importance(opened: Run, found: Mapping[str, Any]) -> None:
     squared = opened.config.get("task") == "regression" and opened.config.get("loss") != "cox"
     what = "squared error" if squared else "loss"
     rows = [{"column": row["column"], f"rise of the {what}": _interval(row)} for row in found["importance"]]
     print_rows(rows)
     say(f"if a column is shuffled within each site, on {'held-out' if found['held_out'] else 'training'} rows")
-    say(f"shapes are in {run / explaining.FILE} and in {run / 'report.html'}")
+
+
+def _print_line(line: Mapping[str, Any]) -> None:
+    """Coefficients in the units of the columns."""
+    outputs = ["coefficient"] if line["outputs"] == [""] else line["outputs"]
+    print_rows(
+        [
+            {"column": row["column"]}
+            | {name: f"{value:.5g}" for name, value in zip(outputs, row["values"], strict=True)}
+            for row in line["coefficients"]
+        ]
+    )
+    say(f"coefficients of {line['unit']}, by one unit of a column.  {line['errors']}")
 
 
 @app.command()

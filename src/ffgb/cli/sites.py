@@ -671,7 +671,7 @@ def _rehearsed(
     else:
         console = Console(stderr=True, highlight=False)
         console.print("\n[bold]What leaves this site[/bold]")
-        told = in_words(said, agreement, rehearsal.once, rehearsal.each, rules)
+        told = in_words(said, agreement, rehearsal.once, rehearsal.each, rules, rehearsal.last)
         for text in told if site.bounded is None else private_in_words(said, settings, rules):
             tell(console, text, "• ")
         console.print("\n[bold]The rules of this site[/bold]")
@@ -887,7 +887,8 @@ def _print_sent(rehearsal: Any, agreement: Any, said: Any, size: int, refused: f
         {"when": "once", "what": "who is here", "arrays": "; ".join(told), "bytes": size},
         {"when": "once", "what": "questions about its file", "arrays": "; ".join(asked), "bytes": survey_bytes(said)},
     ]
-    for when, messages in (("once", rehearsal.once), ("each round", rehearsal.each)):
+    in_turn = (("once", rehearsal.once), ("each round", rehearsal.each), ("after training", rehearsal.last))
+    for when, messages in in_turn:
         for sent in messages:
             arrays = ", ".join(f"{name} {dtype}{list(shape)}" for name, dtype, shape in sent.arrays) or "no arrays"
             if sent.what.removeprefix("question ").partition(",")[0] in refused:

@@ -78,6 +78,9 @@ def glm(
     least: LEAST = 10,
     secure: SECURE = "off",
     leave_out: LEAVE_OUT = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder for each site's totals, for ffgb withdraw (gaussian).")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Fit a generalised linear model to all sites' rows, by totals: coefficients, standard errors, p-values.
@@ -90,10 +93,11 @@ def glm(
     chosen: dict[str, Any] = {"errors": errors, "target": target, "columns": words(columns), "family": family}
     with Console(stderr=True).status("reading the files") as status:
 
-        def fitted(tables: Data) -> GLMResult:
+        def fitted(tables: Data, keep: Path | None = None) -> GLMResult:
             return fit(
                 tables,
                 formula,
+                keep=keep,
                 weights=weights,
                 offset=offset,
                 exposure=exposure,
@@ -106,11 +110,11 @@ def glm(
                 **chosen,
             )
 
-        found, others = fitted(data), without_each(data, fitted) if leave_out else {}
+        found, others = fitted(data, keep), without_each(data, fitted) if leave_out else {}
     if as_json:
         print(json.dumps(found.to_json() | _left_out(others), allow_nan=False))
     else:
-        _show(found)
+        show(found)
         _show_without(found.names, others)
 
 

@@ -102,11 +102,29 @@ class ProbabilityCells:
         """
         mass = np.ones(len(p)) if weights is None else weights
         grid = np.unique(np.append(GRID, threshold))
-        cell, apart = np.searchsorted(grid, p, side="right"), int(np.searchsorted(grid, threshold)) + 1
+        cell = np.searchsorted(grid, p, side="right")
         counts, weighed = np.zeros((len(grid) + 1, 2)), np.zeros((len(grid) + 1, 2))
         np.add.at(counts, (cell, y), 1)
         np.add.at(weighed, (cell, y), mass)
         sums = np.bincount(cell, mass * p, len(grid) + 1)
+        return ProbabilityCells.of_counts(grid, counts, weighed, sums, least=least, threshold=threshold, most=most)
+
+    @staticmethod
+    def of_counts(
+        grid: Array,
+        counts: Array,
+        weighed: Array,
+        sums: Array,
+        *,
+        least: int,
+        threshold: float = 0.5,
+        most: int | None = None,
+    ) -> ProbabilityCells:
+        """Merge cells whose rows were counted: of each kind, (cells, 2), what they weigh, and Σ weight · p, (cells,).
+
+        Cells end at the grid, (cells − 1,).
+        """
+        apart = int(np.searchsorted(grid, threshold)) + 1
         wanted = least
         while True:
             starts = ordered_cells(counts, wanted, apart)

@@ -156,6 +156,9 @@ class RoundQuestion(Question):
 
     by_rows: ClassVar[bool] = False
 
+    of_result: ClassVar[bool] = False
+    """It is about the result at rows that are held out, and is asked when training has ended."""
+
     robust: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The arrays that a robust mean may be taken of in place of the sum: those together that are one array each."""
 

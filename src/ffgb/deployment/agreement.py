@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ffgb.algorithms.additive_shared import LOOKS
+from ffgb.core.held_out_sums import CALIBRATION_STEPS
 from ffgb.core.types import Array
 from ffgb.data.dataset import CLASSIFICATION, TASKS
 from ffgb.data.files import Columns
@@ -53,7 +54,12 @@ SURVEY: Mapping[str, int] = {
 }
 """Questions about files before sites agree on a table, and how many different ones of each kind are answered."""
 HELD_OUT = ("setup", "update", "step", "report", *MASKING)
-"""What rows that are held out take part in: they are never trained on, and no part of a total is made of them."""
+"""What rows that are held out take part in: they are never trained on."""
+OF_RESULT: Mapping[str, int] = {
+    **dict.fromkeys([f"question {kind}" for kind in ("ChanceRows", "ChanceSums", "ErrorRows", "ErrorSums")], 1),
+    "question CalibrationSums": CALIBRATION_STEPS,
+}
+"""Questions that rows that are held out answer, and no others, when training has ended; and how often in a training."""
 
 AGAIN = ("question MagnitudeOf", "question MomentsOf")
 """Questions that are asked once more about the mean, where columns of all sites together are far from 0."""
@@ -85,6 +91,7 @@ MEASURED: Mapping[tuple[str, str], int] = {
     **dict.fromkeys([("HistogramsOf", name) for name in ("columns", "tree", "asked", "outputs")], 2**15),
     ("MergedHistograms", "heads"): 2**24,
     ("CellSums", "heads"): 2**24,
+    **dict.fromkeys([(kind, "starts") for kind in ("ChanceSums", "ErrorSums")], 2**12),
     ("CurvatureAlong", "directions"): 2**24,
     **dict.fromkeys([("Units", "gradient"), ("Units", "hessian"), ("CellSums", "outputs")], 2**15),
     **dict.fromkeys([("Folds", "number"), ("Folds", "without"), ("Versions", "number"), ("HeldOut", "strands")], 64),
@@ -232,7 +239,8 @@ class Agreement:
             differences = [difference(found, known) for known in agreed]
             if all(differences):
                 return f"{shown(name)} with {differences[0]}"
-            if question.kind == "question" and question.round > self.exchanges - 1:
+            after = name in OF_RESULT  # the last round
+            if question.kind == "question" and question.round > self.exchanges - (not after):
                 return f"round {question.round + 1} of {self.exchanges}"
             return None
         if question.kind in MASKING:
@@ -248,6 +256,8 @@ class Agreement:
         """How many different answers to such a question a training has."""
         if question.kind == "unmask":
             return self.exchanges * REPEATS * len(self.questions)
+        if (often := OF_RESULT.get(what_leaves(question))) is not None:
+            return often
         if question.kind == "question" and question.round < 0:
             name = what_leaves(question)
             return self.times(name) * (2 if name in AGAIN else 1)

@@ -24,6 +24,7 @@ from ffgb.data.targets import time_and_event
 from ffgb.deployment.agreement import (
     HELD_OUT,
     MASKING,
+    OF_RESULT,
     REPEATS,
     SILENT,
     SLACK,
@@ -134,6 +135,8 @@ class Rehearsal(Engine):
         self.resident, self.survey = resident, survey
         self.once: list[Sent] = []
         self.each: list[Sent] = []
+        self.last: list[Sent] = []
+        """When training has ended."""
         self.asked: list[tuple[str, Any]] = []
 
     def exchange(self, data: bytes, clients: Sequence[int]) -> dict[int, bytes]:
@@ -145,6 +148,9 @@ class Rehearsal(Engine):
             answers = self.resident.answer(data, clients)
         for i, answer in answers.items():
             once = question.kind in ("setup", "turn", "memory") or question.round < 0
+            if what_leaves(question) in OF_RESULT:
+                self.last.append(Sent.of(what_leaves(question), decode(answer), once=True))
+                continue
             sent = Sent.of(what_leaves(question), decode(answer), once=once, held_out=i > 0)
             (self.once if sent.once else self.each).append(sent)
         return answers
@@ -164,7 +170,8 @@ class Rehearsal(Engine):
         """To answer this, and no more, in a training of as many rounds as the configuration says."""
         distills = config.distill == "rounds"
         exchanges = max(config.exchanges, config.distill_rounds if distills else 0)
-        size = self.survey + sum(s.bytes for s in self.once) + exchanges * sum(s.bytes for s in self.each)
+        size = self.survey + sum(s.bytes for s in (*self.once, *self.last))
+        size += exchanges * sum(s.bytes for s in self.each)
         return Agreement(
             tuple(self.asked),
             exchanges,
@@ -210,10 +217,14 @@ def rehearse(
     many = max(
         (int(getattr(kind, "rehearsed", REHEARSAL_ROWS)) for kind in FAMILIES.get(learner, ())), default=REHEARSAL_ROWS
     )
-    x, y = dataset.x, dataset.y
+    x, y, tested = dataset.x, dataset.y, (dataset.x_test, dataset.y_test)
     if schema.table is not None:
         x, y = _spread(x, y, many, len(schema.classes))
-    rows, tests = (len(x),), (len(dataset.x_test),)
+    if len(dataset.x_test):  # enough that the questions about them are all asked
+        enough = max(REHEARSAL_ROWS, 2 * int(values.get("least", LEAST)))
+        times = -(-enough // len(dataset.x_test))
+        tested = np.concatenate([dataset.x_test] * times), np.concatenate([dataset.y_test] * times)
+    rows, tests = (len(x),), (len(tested[0]),)
     own = replace(schema, names=(site.name,), rows=rows, test_rows=tests, told=(), counted=True)
     resolved = whole.resolved(own.dataset())
     # the second round of distillation starts from what the first has left; one exchange may hold all rounds
@@ -222,7 +233,7 @@ def rehearse(
     def played(x: Any) -> Rehearsal:
         clients = {0: Holding(x, y)}
         if len(dataset.x_test):
-            clients[1] = Holding(dataset.x_test, dataset.y_test)
+            clients[1] = Holding(*tested)
         rehearsal = Rehearsal(Resident(clients), survey)
         with one_blas_thread():  # several sites may rehearse on one machine
             train(replace(whole, rounds=rounds), elsewhere=Elsewhere(rehearsal, own, 1))
@@ -682,13 +693,18 @@ class Attendant:
         held_out = {i for i in clients if i >= len(self.schema.names)}
         looking = question.values.get("looking")  # at a function, and answering nothing
         looking = looking if isinstance(looking, list) else []
+        of_result = what_leaves(question) in OF_RESULT
         asked = [i for i in clients if i not in held_out or question.kind in HELD_OUT or i in looking]
+        if of_result:
+            asked = [i for i in clients if i in held_out]
         with one_blas_thread():
             found = self.resident.answer(data, asked)
         answers = self._released(question, found, held_out)
         self._show_own()
-        for i in held_out - answers.keys():
+        for i in set(clients) - answers.keys():
             text = "rows that are held out answer reports only: no statistics, and no training"
+            if of_result:
+                text = "rows to train with answer no question about the result"
             answers[i] = self._refuse(question, i, text)
         for answer in answers.values():
             sent = Sent.of(what_leaves(question), decode(answer), once=False)
@@ -725,7 +741,8 @@ class Attendant:
         for i, answer in found.items():
             answer = self._as_sent(question, answer)
             message = decode(answer)
-            if i in held_out and question.kind not in HELD_OUT and message.kind not in SILENT:
+            answering = question.kind in HELD_OUT or what_leaves(question) in OF_RESULT
+            if i in held_out and not answering and message.kind not in SILENT:
                 continue
             self._tell_of(question, message)
             why = self._bare(message) or self._against_policy(question)
@@ -798,6 +815,8 @@ class Attendant:
             digest = self._digest(question, self.resident.host, i)
         name = what_leaves(question) if question.round < 0 else f"{what_leaves(question)} {question.round}"
         entry = f"{name}, rows held out" if held_out else name
+        if what_leaves(question) in OF_RESULT:  # two of different rounds could be compared
+            entry = what_leaves(question)
         known, most = self.ledger.known(training, entry), self.terms.most(question)
         if digest not in known and len(known) >= most:
             return (
@@ -879,6 +898,8 @@ def _sent(answers: Mapping[Any, bytes]) -> str:
 
 
 def _when(question: Message) -> str:
+    if what_leaves(question) in OF_RESULT:
+        return "after training"
     training = question.kind in ("train", "question")  # of round t it is asked when t rounds are over
     return f"round {question.round + training}" if question.round + training > 0 else "set up"
 

@@ -15,7 +15,12 @@ from ffgb.runs.statistics import Analysis
 
 
 def in_words(
-    said: Columns, agreement: Agreement, once: Sequence[Sent], each: Sequence[Sent], policy: Policy
+    said: Columns,
+    agreement: Agreement,
+    once: Sequence[Sent],
+    each: Sequence[Sent],
+    policy: Policy,
+    last: Sequence[Sent] = (),
 ) -> list[str]:
     """Sentences for someone who must allow it, and does not write programs."""
     alone = any(one.what.startswith("increment") for one in (*once, *each))
@@ -52,6 +57,7 @@ def in_words(
         first,
         f"Before training it sends {before}.",
         f"In each of up to {agreement.exchanges} rounds it sends {rounds}.",
+        *([f"When training has ended it sends, once: {_listed(last)}."] if last else []),
         *(["A feature is a number that is computed from the columns of a row."] if feature else []),
         f"That is about {agreement.bytes / 1e6:,.1f} million bytes in all.  With the columns and classes of all sites "
         "together it may be more.",

@@ -34,7 +34,10 @@ Scores = Mapping[str, Mapping[str, Any]]
 REPORT, SCORES = "report.html", "scores.json"
 """Files in the folder of a model that a site keeps."""
 FOOT = "This page is for the site's owner: it holds the site's own scores, which the server does not know."
-TOTALS = ("accuracy", "rmse", "concordance", "loss", "auc", "base_rate")
+TOTALS = (
+    *("accuracy", "rmse", "concordance", "loss", "auc", "base_rate", "average_precision", "brier"),
+    *("calibration_intercept", "calibration_slope", "r2", "mean_absolute_error"),
+)
 COSTS = {"bytes_up": "sent by a site", "bytes_down": "received by a site", "seconds_total": "time"}
 
 

@@ -34,6 +34,12 @@ WORDS: Mapping[str, str] = {
     "question CurvatureAlong": "how the sums of errors in each interval of a column change along a step",
     "question SlopesAlong": "how the sum of all errors changes along a step",
     "question HeldOut": "sums of the errors of models over rows of this site that they were not trained with",
+    "question ChanceRows": "how many rows that it holds out have a predicted probability in each interval",
+    "question ChanceSums": "how many rows that it holds out have each class, by wider intervals of the predicted "
+    "probability, and sums of these probabilities",
+    "question CalibrationSums": "sums that say whether predicted probabilities of the rows that it holds out are right",
+    "question ErrorRows": "how many rows that it holds out have a prediction, and an error, in each interval",
+    "question ErrorSums": "sums of targets, predictions and errors over the rows that it holds out",
     "question ColumnCounts": "how many rows lie in each interval of a column, with noise",
     "question PairCounts": "how many rows lie in each pair of wide intervals of two columns, with noise",
     "question ResidualSums": "sums of prediction errors over the rows in each interval of a column, with noise",

@@ -93,7 +93,8 @@ class Client:
                 self.shown = asked.round, asked.shown, h
             if self.i in asked.looking:
                 return Message("ready", client=self.i)
-            here = Here(self.points, share, self.job.loss, self.y, self.f, h, family=self.job.family, round=asked.round)
+            f = self.job.algorithm.seen(self.f) if question.of_result else self.f
+            here = Here(self.points, share, self.job.loss, self.y, f, h, family=self.job.family, round=asked.round)
         part = to_integers(question.part(here), question.sums)
         return Message("part", asked.round, self.i, {"points": len(self.points)}, part)
 

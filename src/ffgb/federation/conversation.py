@@ -84,8 +84,10 @@ class Conversation:
             _check_report(answer.values, None if job is None else job.loss, own)
             self.seen[i] = answer
         last = self.sent.get(sending.answer)
-        if i < self.clients.N and answer.kind != "resync" and (last is None or answer.size > last.bytes):
-            self.sent[sending.answer] = Sent.of(sending.answer, answer, once=sending.before_training)
+        counts = i < self.clients.N or (sending.after_training and answer.kind in ("part", "masked"))
+        if counts and answer.kind != "resync" and (last is None or answer.size > last.bytes):
+            once = sending.before_training or sending.after_training
+            self.sent[sending.answer] = Sent.of(sending.answer, answer, once=once)
         return answer
 
     def ask(

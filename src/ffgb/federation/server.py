@@ -25,6 +25,7 @@ from ffgb.federation.conversation import Conversation
 from ffgb.federation.masked import Masked, MaskedRound, MaskedSetUp
 from ffgb.federation.participants import Participants
 from ffgb.federation.procedures import InTheOpen, Procedure, UnderMasks
+from ffgb.federation.result import AskHeldOut
 from ffgb.federation.round import Round
 from ffgb.federation.state import State
 from ffgb.federation.totals import BeforeTraining, SetUp
@@ -249,6 +250,10 @@ class Server:
         costs = state.costs.down(question.message(), len(everyone)).up(reports[i] for i in came)
         state = replace(state, costs=costs)
         return state, self._metrics(state, (), *self._scores(came, reports))
+
+    def asking_held_out(self, state: State, rows: int) -> AskHeldOut:
+        """What asks all rows that are held out, so many, about the result; an FFGBError if these have no total."""
+        return AskHeldOut(self.conversation, self.masked, state, rows)
 
     def noted(self, costs: Costs) -> dict[str, Any]:
         """What a server that is started again must know of the set-up besides its totals: `recall` reads it."""

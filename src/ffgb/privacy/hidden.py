@@ -33,6 +33,10 @@ class Hidden(Sending):
         return self.inner.before_training
 
     @property
+    def after_training(self) -> bool:  # type: ignore[override]
+        return self.inner.after_training
+
+    @property
     def answer(self) -> str:
         return self.inner.answer
 

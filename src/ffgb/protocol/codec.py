@@ -163,7 +163,7 @@ class Sent:
 
     what: str
     once: bool
-    """Before the first round, rather than in each."""
+    """Before the first round, or after the last one, rather than in each."""
     arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
     """Name, type and shape of each."""
     bytes: int

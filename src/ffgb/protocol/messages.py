@@ -67,6 +67,10 @@ class Asked(Sending):
     def before_training(self) -> bool:  # type: ignore[override]
         return self.round == SETUP_ROUND
 
+    @property
+    def after_training(self) -> bool:  # type: ignore[override]
+        return isinstance(self.question, RoundQuestion) and self.question.of_result
+
     def message(self) -> Message:
         recipe, arrays = describe((self.question, self.weighting))
         tensors = arrays if self.shown is None else {**arrays, **light(self.shown)}

@@ -20,6 +20,8 @@ class Sending(ABC):
     kind: ClassVar[str]
     before_training: ClassVar[bool] = False
     """It is sent once, before the first round."""
+    after_training: ClassVar[bool] = False
+    """It is sent once, when training has ended."""
     with_f: ClassVar[bool] = True
     """Only a client that has a job can answer it."""
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ffgb.report.histogram import histogram
 from ffgb.report.past import MEASURES, RISING, Held, Past
-from ffgb.report.pieces import folded, section, side_by_side, tabular
-from ffgb.report.rows import COLUMNS, WRITTEN, bar_rows, heat_map, means_apart, some_of, target_ranges
+from ffgb.report.pieces import IN_NUMBERS, folded, section, side_by_side, tabular
+from ffgb.report.rows import COLUMNS, WRITTEN, bar_rows, class_columns, heat_map, means_apart, some_of, target_ranges
 from ffgb.report.words import KINDS, capital, column_name, escaped, plural, share_text, value_text
 
 WORST = 20
@@ -43,17 +43,40 @@ def _holdings(clients: Sequence[Held], classes: Sequence[str]) -> str:
         )
         note = "Training points by class; the stronger the colour, the larger a class's share of a client's own points."
         note = f"{note} {_apart(clients, classes)} {some_of(clients)[1]}{few}"
-        return section("Who holds what", heat_map(clients, classes), note=note)
+        return section("Who holds what", heat_map(clients, classes), _labels_table(clients, classes), note=note)
     if targets := [c for c in clients if c.target.keys() >= {"mean", "std"}]:
         rows, left_out = some_of(targets)
         note = (
             "Targets of each client's training points: their mean, one standard deviation to either side, and how many "
         )
         note += f"there are. {left_out}"
-        return section("Who holds what", target_ranges(rows), note=note)
+        shown = KINDS["value"].shown
+        numbers = [
+            (escaped(c.name, 60), value_text("count", c.points), shown(c.target["mean"]), shown(c.target["std"]))
+            for c in rows
+        ]
+        table = tabular("Targets by client", ("client", "points", "mean", "standard deviation"), numbers)
+        return section("Who holds what", target_ranges(rows), folded(IN_NUMBERS, table), note=note)
     sized, left_out = some_of(sorted((c for c in clients if c.points is not None), key=lambda c: -(c.points or 0.0)))
     bars = [(c.name, (c.points or 0.0,), f"{c.points:,.0f}") for c in sized]
     return section("Who holds what", bar_rows("Points by client", bars, ("fill",)), note=f"Training points. {left_out}")
+
+
+def _labels_table(clients: Sequence[Held], classes: Sequence[str]) -> str:
+    """Points of each class at each client that the picture has."""
+    total = [math.fsum(c.labels[j] for c in clients if c.labels) for j in range(len(classes))]
+    columns = class_columns(classes, total)
+    rows = [
+        (
+            escaped(c.name, 60),
+            value_text("count", c.points),
+            *(f"{math.fsum(c.labels[j] for j in some):,.0f}" for _, some in columns),
+        )
+        for c in some_of(clients)[0]
+        if c.labels
+    ]
+    head = ("client", "points", *(escaped(name, 30) for name, _ in columns))
+    return folded(IN_NUMBERS, tabular("Points by class", head, rows))
 
 
 def _columns(past: Past) -> str:
@@ -70,7 +93,15 @@ def _columns(past: Past) -> str:
         "Each dot is a client: the mean of a column at its training points, in standard deviations of all points from "
         "the mean of all. Shown are the columns that differ most, first the one that does most."
     )
-    return section("How clients differ", means_apart(known, clients), note=note)
+    shown = KINDS["value"].shown
+    some = some_of(clients)[0]
+    rows = [
+        (escaped(client.name, 60), *("–" if (v := values[k]) is None else shown(v) for _, values in known))
+        for k, client in enumerate(clients)
+        if client in some
+    ]
+    table = tabular("Means of columns by client", ("client", *(escaped(name, 40) for name, _ in known)), rows)
+    return section("How clients differ", means_apart(known, clients), folded(IN_NUMBERS, table), note=note)
 
 
 def _told(sentences: Sequence[str]) -> str:
@@ -152,4 +183,4 @@ def _client_table(clients: Sequence[Held]) -> str:
         (escaped(c.name, 60), value_text("count", c.points), *(value_text(name, scores.get(name)) for name in names))
         for c, scores in zip(clients, found, strict=True)
     ]
-    return folded("The same in numbers", tabular("Scores by client", head, rows))
+    return folded(IN_NUMBERS, tabular("Scores by client", head, rows))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ffgb.report.past import COSTS, Past
-from ffgb.report.pieces import section, side_by_side, tabular
+from ffgb.report.pieces import IN_NUMBERS, folded, section, side_by_side, tabular
 from ffgb.report.rows import stacked_bars
-from ffgb.report.words import bytes_text, plural, seconds_text, share_text, value_text
+from ffgb.report.words import bytes_text, escaped, plural, seconds_text, share_text, value_text
 
 
 def costs(past: Past) -> str:
@@ -38,7 +38,14 @@ def bars_of_costs(pasts: Sequence[Past], names: Sequence[str]) -> str:
         rounds, total = past.last("seconds"), past.seconds
         if rounds is not None and total is not None:
             time.append((name, (setup, rounds - setup, max(0.0, total - rounds)), seconds_text(total)))
-    return side_by_side(
-        stacked_bars("Bytes a client", traffic, ("set-up", "rounds, up", "rounds, down")),
-        stacked_bars("Time", time, ("set-up", "rounds", "loading, starting, saving")),
-    )
+    ways, stages = ("set-up", "rounds, up", "rounds, down"), ("set-up", "rounds", "loading, starting, saving")
+    pictures = (stacked_bars("Bytes a client", traffic, ways), stacked_bars("Time", time, stages))
+    tables = [
+        tabular(title, (title.lower(), *parts), [(escaped(n, 60), *map(shown, values)) for n, values, _ in bars])
+        for title, parts, shown, bars in (
+            ("Bytes a client", ways, bytes_text, traffic),
+            ("Time", stages, seconds_text, time),
+        )
+        if bars
+    ]
+    return side_by_side(*pictures) + (folded(IN_NUMBERS, side_by_side(*tables)) if tables else "")

@@ -10,7 +10,7 @@ from ffgb.errors import FFGBError
 from ffgb.report.axes import HEIGHT, WIDTH, axis_for, framed, px, tick_room, x_ticks, y_ticks
 from ffgb.report.judged import Score
 from ffgb.report.past import Past, finite
-from ffgb.report.pieces import folded, grid, section, side_by_side, tabular
+from ffgb.report.pieces import IN_NUMBERS, folded, grid, section, side_by_side, tabular
 from ffgb.report.rows import bar_rows
 from ffgb.report.words import KINDS, Kind, escaped, figure_text, plural
 
@@ -48,6 +48,8 @@ def effects(past: Past) -> str:
     """Importance of columns, and the shapes of the first ones."""
     if past.effects is None:
         note = "<code>ffgb explain RUN</code> measures how much each column matters, and adds it here."
+        if past.config.get("data") == ["sites"]:
+            note = "Each site can measure how much each column matters: <code>ffgb explain</code> with its own model."
         return section("What matters to the model", note=note) if past.summary and past.judged else ""
     try:
         return _effects(past, past.effects)
@@ -57,6 +59,10 @@ def effects(past: Past) -> str:
 
 def _effects(past: Past, content: Mapping[str, Any]) -> str:
     ranked = [(str(row["column"]), Score.of(row)) for row in content["importance"]]
+    line = _line(content.get("line"))
+    if not ranked:
+        note = "Rows are at their sites: importance and shapes are computed there (<code>ffgb explain</code>)."
+        return section("What matters to the model", line, note=note)
     shapes = [_shape(shape) for shape in content["shapes"]]
     loss = "loss" if past.classes or past.config.get("loss") == "cox" else "squared error"
     note = (
@@ -65,9 +71,7 @@ def _effects(past: Past, content: Mapping[str, Any]) -> str:
     )
     bars = [(name, (max(s.value, 0.0),), figure_text(s.value)) for name, s in ranked[:SHOWN]]
     numbers = [(escaped(name, 60), *(figure_text(v) for v in _ends(s))) for name, s in ranked]
-    table = folded(
-        "The same in numbers", tabular("Importance", ("column", f"rise of the {loss}", "from", "to"), numbers)
-    )
+    table = folded(IN_NUMBERS, tabular("Importance", ("column", f"rise of the {loss}", "from", "to"), numbers))
     unit = escaped(content["unit"], 60)
     drawn = [_drawn(shape, probability=len(past.classes) == 2) for shape in shapes]
     told = ""
@@ -86,8 +90,31 @@ def _effects(past: Past, content: Mapping[str, Any]) -> str:
         if shapes
         else "",
         _interactions(content.get("interactions") or []),
+        line,
         note=note,
     )
+
+
+def _line(content: Mapping[str, Any] | None) -> str:
+    """Coefficients of a line, in the units of the columns."""
+    if not content:
+        return ""
+    outputs = [escaped(name, 40) for name in content["outputs"]]
+    rows = []
+    for row in content["coefficients"]:
+        ends = [finite(row[end]) for end in ("low", "high")]
+        shown = "" if None in ends else " to ".join(figure_text(end) for end in ends if end is not None)
+        values = [float(v) for v in row["values"]]
+        if len(values) != len(outputs):
+            raise ValueError("coefficients are not of the outputs")
+        rows.append([escaped(row["column"], 60), *(figure_text(v) for v in values), shown])
+    names = ["coefficient"] if outputs == [""] else outputs
+    told = (
+        f'<h3>Coefficients</h3><p class="say">By how much f ({escaped(content["unit"], 60)}) rises if a column rises '
+        "by one of its own units, and all others stay as they are. Beyond the ends, a column counts as at its end. "
+        f"{escaped(content['errors'], 300)}</p>"
+    )
+    return told + tabular("Coefficients", ("column", *names, "ends"), rows)
 
 
 def _interactions(pairs: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ffgb.report.axes import axis_for
 from ffgb.report.curves import Curve, plot
-from ffgb.report.judged import Judged, Part, Score, Series
+from ffgb.report.judged import Calls, Judged, Part, Score, Series
 from ffgb.report.past import Past
 from ffgb.report.pieces import folded, grid, section, side_by_side, tabular
 from ffgb.report.words import KINDS, escaped, figure_text, plural
@@ -52,11 +52,12 @@ def fit(past: Past) -> str:
     judged = past.judged
     if judged is None:
         return section("How well it fits", note=_why_not(past))
+    drawn = "rows" if judged.totals else "sites as they are and their rows"
     note = (
         f"On {plural(judged.whole.rows, 'row')} that the model was not trained on, with intervals of "
-        f"{100 * judged.level:g} % that take sites as they are and their rows as drawn. "
+        f"{100 * judged.level:g} % that take {drawn} as drawn. "
         f"Counts of fewer than {judged.least} rows{' of a class' * judged.two} are not shown."
-        f"{' The c-index compares rows of one site.' * judged.times}"
+        f"{' The c-index compares rows of one site.' * judged.times}{_by_totals(judged)}"
     )
     parts = [
         tabular("Scores", *_scores([judged.whole, *judged.sites], "part")),
@@ -64,6 +65,7 @@ def fit(past: Past) -> str:
         grid(_figures(judged)),
         _numbers(judged),
         _calls(judged),
+        _residuals(judged),
         *(
             f"<h3>By {escaped(column, 60)}</h3>{tabular(f'By {escaped(column, 60)}', *_scores(groups, 'group'))}"
             for column, groups in judged.subgroups
@@ -71,6 +73,29 @@ def fit(past: Past) -> str:
         _left_out(judged.left_out),
     ]
     return section("How well it fits", *parts, note=note)
+
+
+def _by_totals(judged: Judged) -> str:
+    """How scores came about, if rows stayed at their sites."""
+    if judged.totals is None:
+        return ""
+    said = " Rows stayed at their sites: these scores are computed from sums over the held-out rows of all sites. "
+    said += "There are none by site or by subgroup; each site has its own."
+    if not judged.classes:
+        return said
+    said += f" Rows were counted in {plural(judged.totals.cells, 'interval')} of the probability"
+    if judged.totals.auc_error is None:
+        return f"{said}."
+    return f"{said}; by that the AUC is off by {judged.totals.auc_error:.2g} at most, and as a rule by far less."
+
+
+def _residuals(judged: Judged) -> str:
+    """Quantiles of errors of numbers."""
+    if not judged.residuals:
+        return ""
+    rows = [(f"{100 * level:g} %", figure_text(value)) for level, value in judged.residuals]
+    title = "Errors (predicted − observed)"
+    return f"<h3>{title}</h3>" + tabular(title, ("share of rows below", "error"), rows)
 
 
 def _horizons(judged: Judged) -> str:
@@ -173,7 +198,8 @@ def _calibration(judged: Judged) -> str:
             curves = [dataclasses.replace(came, name="groups", joined=False), line, curves[1]]
         return plot("Observed by predicted", axis, axis, curves, SENTENCES["calibration"])
     ends = [*predicted, *(v for _, _, s in judged.calibration for v in (s.low, s.high) if v is not None)]
-    axis = axis_for(KINDS["value"], ends, widen=True)
+    kind = dataclasses.replace(KINDS["value"], log=min(ends) > 0)  # what is not positive would be cut off
+    axis = axis_for(kind, ends, widen=True)
     right = Curve("right", (axis.low, axis.high), (axis.low, axis.high), "train", run=None)
     return plot("Observed by predicted", axis, axis, [came, right], SENTENCES["calibration"])
 
@@ -224,9 +250,17 @@ def _text(value: float | None) -> str:
 
 
 def _calls(judged: Judged) -> str:
-    """Right and wrong calls at the threshold."""
-    if not judged.calls or judged.threshold is None:
-        return ""
+    """Right and wrong calls at the threshold, and at the one where both rates are largest together."""
+    found = ""
+    if judged.calls and judged.threshold is not None:
+        found += _table_of_calls(judged, judged.threshold, judged.calls, "")
+    if judged.best is not None and judged.best[0] != judged.threshold:
+        threshold, calls = judged.best
+        found += _table_of_calls(judged, threshold, [calls], ", where sensitivity + specificity is largest here")
+    return found
+
+
+def _table_of_calls(judged: Judged, threshold: float, calls: Sequence[Calls], more: str) -> str:
     counts = {
         "true_positives": "called, and right", "false_positives": "called, and wrong",
         "false_negatives": "missed", "true_negatives": "rightly not called",
@@ -242,9 +276,9 @@ def _calls(judged: Judged) -> str:
             *(f"{part.counts[name]:,}" for name in counts),
             *(_shown("accuracy", part.shares.get(name)) for name in shares),
         ]
-        for part in judged.calls
+        for part in calls
     ]
-    title = f"Calls of {escaped(judged.classes[1], 40)} from a probability of {judged.threshold:g}"
+    title = f"Calls of {escaped(judged.classes[1], 40)} from a probability of {threshold:.3g}{more}"
     return f"<h3>{title}</h3>" + tabular(title, ("part", *counts.values(), *shares.values()), rows)
 
 

@@ -59,6 +59,17 @@ class Calls:
 
 
 @final
+@dataclass(frozen=True)
+class Totals:
+    """Scores that are computed from sums over rows that stayed at their sites."""
+
+    cells: int
+    """Intervals of the prediction by which rows were counted."""
+    auc_error: float | None
+    """By how much the AUC is off, at most."""
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Judged:
     """How well the model fits rows that it was not trained on."""
@@ -82,6 +93,12 @@ class Judged:
     """The model is one of times until an event."""
     horizons: tuple[tuple[str, int, float, float, Score], ...] = ()
     """Part, events, time, and the share of events by that time: expected, and come."""
+    totals: Totals | None = None
+    """How scores came about, if rows stayed at their sites."""
+    best: tuple[float, Calls] | None = None
+    """Calls of all rows at the threshold where both rates are largest together, and that threshold."""
+    residuals: tuple[tuple[float, float], ...] = ()
+    """Shares of rows, and the error that so many stay below."""
 
     @property
     def two(self) -> bool:
@@ -136,7 +153,16 @@ class Judged:
                 for name, part in content["parts"].items()
                 for at in part.get("horizons") or ()
             ),
+            Totals(int(content["cells"]), _known(content.get("auc_error_at_most")))
+            if content.get("by") == "totals"
+            else None,
+            _best(content.get("confusion_at_best")),
+            tuple((_number(q["level"]), _number(q["value"])) for q in content.get("residuals") or ()),
         )
+
+
+def _best(content: Mapping[str, Any] | None) -> tuple[float, Calls] | None:
+    return None if not content else (_number(content["threshold"]), Calls.of("all", content["parts"]["all"]))
 
 
 def _columns(curve: Mapping[str, Sequence[Any]]) -> dict[str, Series]:

@@ -9,7 +9,7 @@ from typing import final
 from ffgb.report.axes import axis_for
 from ffgb.report.curves import Curve, plot
 from ffgb.report.past import COSTS, Past, Values
-from ffgb.report.pieces import each_round, grid, section, tabular
+from ffgb.report.pieces import IN_NUMBERS, each_round, folded, grid, section, tabular
 from ffgb.report.rows import COLUMNS
 from ffgb.report.words import KINDS, column_name, escaped
 
@@ -176,6 +176,17 @@ def _once(notes: Sequence[_Found]) -> str:
     return f'<p class="say">Noted once: {"; ".join(shown)}.</p>' if shown else ""
 
 
+def _table(past: Past, drawn: Sequence[_Found]) -> str:
+    """The numbers that curves are drawn by."""
+    columns = [row for found in drawn for row in found.rows()]
+    if not columns:
+        return ""
+    head = ("round", *(column[0] for column in columns))
+    rounds = (f"{t:,.0f}" for t in past.series("round") if t is not None)
+    rows = ([t, *cells] for t, *cells in zip(rounds, *(column[1:] for column in columns), strict=True))
+    return folded(IN_NUMBERS, tabular("What rounds measured", head, rows))
+
+
 def measured(past: Past) -> str:
     """What rounds noted beside their scores."""
     every = [found for noted in (*NOTED, *_own_notes(past)) if (found := _find(past, noted))]
@@ -187,5 +198,6 @@ def measured(past: Past) -> str:
         content = [tabular("Noted", ("", *each_round(past, "")), rows), *(found.paragraph(past) for found in some)]
     else:
         once = [found for found in some if all(sum(v is not None for v in s) < 2 for _, s in found.columns)]
-        content = [grid([found.figure(past) for found in some if found not in once]), _once(once)]
+        drawn = [found for found in some if found not in once]
+        content = [grid([found.figure(past) for found in drawn]), _once(once), _table(past, drawn)]
     return section("What rounds measured", *content, note=" ".join(f.nothing for f in every if f.nothing))

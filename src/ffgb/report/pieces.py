@@ -13,6 +13,9 @@ NAMES = {
 }  # fmt: skip
 
 
+IN_NUMBERS = "The same in numbers"
+
+
 def section(title: str, *content: str, note: str = "") -> str:
     said = f'<p class="say">{note}</p>' if note else ""
     return f"<section><h2>{title}</h2>{said}{''.join(content)}</section>"

@@ -72,7 +72,7 @@ def some_of(clients: Sequence[Held]) -> tuple[Sequence[Held], str]:
 def heat_map(clients: Sequence[Held], classes: Sequence[str]) -> str:
     """A row a client, a column a class; a strong colour is much of what the client has."""
     total = tuple(math.fsum(c.labels[j] for c in clients if c.labels) for j in range(len(classes)))
-    columns = _class_columns(classes, total)
+    columns = class_columns(classes, total)
     rows = [Held("all clients", math.fsum(total), {}, {}, total, {}), *some_of(clients)[0]]
     left, heads = _begin(c.name for c in rows), [name for name, _ in columns]
     middle = [_at((j + 0.5) / len(heads), left, END) for j in range(len(heads))]
@@ -126,7 +126,7 @@ def _largest_share(rows: Iterable[Held]) -> float:
     return max(shares, default=1.0)
 
 
-def _class_columns(classes: Sequence[str], total: Sequence[float]) -> list[tuple[str, Sequence[int]]]:
+def class_columns(classes: Sequence[str], total: Sequence[float]) -> list[tuple[str, Sequence[int]]]:
     """A column a class, with its name; the rarest share the last one if there are many."""
     if len(classes) <= COLUMNS:
         return [(name, [j]) for j, name in enumerate(classes)]

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ffgb.data.preprocess import RARE
 from ffgb.errors import FFGBError
 from ffgb.features.tables import LEAST
+from ffgb.report.fit import NAMES
 from ffgb.report.words import chosen_of
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
@@ -33,6 +34,7 @@ def card(run: Run, model: Model, onnx: tuple[Path, bytes] | None = None, file: s
         *filter(None, [chosen_of(summary)]),
         "## Results",
         *results,
+        *(_judged(run.fit) if file == OWN else []),
         "## Data",
         *_data(model, known),
         *_told(known),
@@ -140,6 +142,25 @@ def _results(summary: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[list
         return [f"{overall[:1].upper()}{overall[1:]}. Scores of single clients are known to these alone."], False
     found = [overall[:1].upper() + overall[1:] + ". Clients, the worst first:", _table(head, rows[:50])]
     return found + ([f"and {len(rows) - 50} more."] if len(rows) > 50 else []), True
+
+
+def _judged(found: Mapping[str, Any] | None) -> list[str]:
+    """The scores of all held-out rows, with their intervals."""
+    if found is None:
+        return []
+    whole = found["parts"]["all"]
+    rows = [
+        (NAMES[name], f"{score['value']:.4f}", _ends(score))
+        for name, score in whole["scores"].items()
+        if name in NAMES and score["value"] is not None
+    ]
+    how = " Rows stayed at their sites: scores are computed from totals over them." * (found.get("by") == "totals")
+    said = f"At {whole['rows']:,} held-out rows, with {100 * found['level']:g} % intervals.{how}"
+    return [said, _table(("score", "value", "interval"), rows)]
+
+
+def _ends(score: Mapping[str, Any]) -> str:
+    return "" if score["low"] is None or score["high"] is None else f"{score['low']:.4f} to {score['high']:.4f}"
 
 
 def _data(model: Model, known: Mapping[str, Any]) -> list[str]:

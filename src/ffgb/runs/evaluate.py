@@ -15,7 +15,7 @@ import pandas as pd
 from ffgb.core.baseline import Hazards
 from ffgb.core.types import Array
 from ffgb.data import load_sites
-from ffgb.data.dataset import HOLDOUT
+from ffgb.data.dataset import HOLDOUT, Dataset
 from ffgb.data.files import site_names
 from ffgb.data.reading import PLAIN, Reading
 from ffgb.errors import FFGBError, option
@@ -113,6 +113,24 @@ def _rows_of(run: Run, model: Model, paths: Sequence[Path], target: str | None) 
     x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     weights = None if parts[0][2] is None else np.concatenate([part[2] for part in parts])
     return x, y, site_names(paths), site, weights
+
+
+def own_rows(run: Run, model: Model, path: Path) -> Dataset:
+    """A site's own rows, as it trained with them, in the folder of the model that it keeps."""
+    if path not in trained_on(run, [path]):
+        raise FFGBError(f"{path} is not there, or has changed since this site trained with it")
+    config = run.config
+    return load_sites(
+        [path],
+        config.get("target"),
+        seed=int(config.get("seed") or 0),
+        task="classification" if model.classes else "regression",
+        holdout=HOLDOUT,
+        classes=model.classes or None,
+        table=model.form,
+        reading=Reading.of(config).of_values,
+        bounded=private_rows(config),
+    )
 
 
 def trained_on(run: Run, paths: Sequence[Path]) -> set[Path]:

@@ -30,8 +30,10 @@ from ffgb.errors import FFGBError, option
 from ffgb.features.tables import MISSING
 from ffgb.learners.boosted_trees import BoostedTrees
 from ffgb.learners.linear import Linear
+from ffgb.runs.coefficients import coefficients
 from ffgb.runs.config import Config, load_data
 from ffgb.runs.directory import Run
+from ffgb.runs.evaluate import own_rows
 from ffgb.runs.held_out import FEW_VALUES, HeldOut
 from ffgb.runs.model import Model
 
@@ -77,10 +79,15 @@ def raw_columns(names: Sequence[str], dimension: int) -> list[Raw]:
 
 
 def explain(run: Run) -> dict[str, Any]:
-    """Importance and shapes of the columns of a run's model, for `effects.json`."""
-    model, dataset = Model.load(run.path), _data(run)
+    """Importance and shapes of the columns of a run's model, and coefficients of a line, for `effects.json`."""
+    model = Model.load(run.path)
     if len(model.shape) != 1:
         raise FFGBError("only columns of tables are explained, and the model was trained on images")
+    line = coefficients(model, run.config)
+    if line is not None and run.config.get("data") == ["sites"] and not run.config.get("sha256"):
+        # rows are at their sites, and coefficients need none
+        return {"held_out": False, "importance": [], "unit": _unit(model), "shapes": [], "line": line}
+    dataset = _data(run)
     held = len(dataset.y_test) > 0
     rows = HeldOut(
         *((dataset.x_test, dataset.y_test) if held else (dataset.x, dataset.y)),
@@ -91,6 +98,8 @@ def explain(run: Run) -> dict[str, Any]:
     columns = raw_columns(model.columns, model.shape[0])[:COLUMNS]
     ranked = importance(model, rows, columns, int(run.config.get("seed") or 0))
     found: dict[str, Any] = {"held_out": held, "importance": ranked, "unit": _unit(model), "shapes": []}
+    if line is not None:
+        found["line"] = line
     if len(model.classes) == 2 or (not model.classes and model.job.loss.outputs == 1):
         by_name = {column.name: column for column in columns}
         most = [by_name[row["column"]] for row in ranked[:SHAPES]]
@@ -101,6 +110,8 @@ def explain(run: Run) -> dict[str, Any]:
 
 def _data(run: Run) -> Dataset:
     if run.config.get("data") == ["sites"]:
+        if files := run.config.get("sha256"):
+            return own_rows(run, Model.load(run.path), Path(next(iter(files))))
         raise FFGBError(
             "the rows of this run are at its sites; each of them can explain the model in its own folder: "
             "ffgb explain MODEL-FOLDER"

@@ -16,6 +16,7 @@ from ffgb.core import estimates
 from ffgb.core.disclosure import LEAST, MOST_TRIED, differences_tell, joined
 from ffgb.core.estimates import LEVEL, Estimate, Sampled
 from ffgb.core.probability_cells import ProbabilityCells
+from ffgb.core.residuals import counted_errors, residual_quantiles
 from ffgb.core.types import Array
 from ffgb.errors import FFGBError, SettingError
 from ffgb.runs.fit_times import fit_times
@@ -100,6 +101,8 @@ class _Judge:
         found["subgroups"] = [table for name in by if (table := self._subgroups(name)) is not None]
         if self.two:
             found["confusion"] = self._confusion()
+        if (errors := self._residuals()) is not None:
+            found["residuals"] = errors
         return found | {"curves": self._curves(), "left_out": self.left_out}
 
     def _scores(self, some: Array) -> Scores:
@@ -223,6 +226,15 @@ class _Judge:
                 found.append({"rows": len(some), "predicted": predicted, "observed": observed.to_json()})
         return {"calibration": found}
 
+    def _residuals(self) -> list[dict[str, float]] | None:
+        """Quantiles of errors of numbers; rows that have weights have none."""
+        job = self.model.job
+        if self.p is not None or job.loss.outputs != 1 or self.rows.weights is not None:
+            return None
+        scale = 1.0 if job.target is None else float(job.target.scale[0])
+        error = (job.predicted(self.f)[:, 0] - self.rows.y.reshape(-1)) / scale
+        return residual_quantiles(counted_errors(error), scale, self.least)
+
     def _confusion(self) -> dict[str, Any] | None:
         """Right and wrong calls at the threshold, of all rows and by site."""
         assert self.p is not None
@@ -231,7 +243,7 @@ class _Judge:
         if (np.bincount(kinds, minlength=4) < self.least).any() or not self._may(called):
             self.left_out.append(f"calls at {self.threshold:g}: fewer than {self.least} rows are right, or wrong")
             return None
-        found: dict[str, Any] = {"threshold": self.threshold, "parts": {"all": self._calls(kinds)}}
+        found: dict[str, Any] = {"threshold": self.threshold, "parts": {"all": self._called(kinds)}}
         names, site = self.rows.names, self.rows.site
         if site is None or len(names) < 2:
             return found
@@ -241,21 +253,11 @@ class _Judge:
         group = _group_of(site, groups, len(names))
         if self._may(2 * group + called):
             for k, members in enumerate(groups):
-                found["parts"][", ".join(names[i] for i in members)] = self._calls(kinds[group == k])
+                found["parts"][", ".join(names[i] for i in members)] = self._called(kinds[group == k])
         return found
 
-    def _calls(self, kinds: Array) -> dict[str, Any]:
-        """Counts, and the shares that they give."""
-        tn, fp, fn, tp = np.bincount(kinds, minlength=4).tolist()
-        z = Sampled.of(0, level=self.level).z
-        shares = {
-            "sensitivity": (tp, tp + fn), "specificity": (tn, tn + fp),
-            "positive_predictive_value": (tp, tp + fp), "negative_predictive_value": (tn, tn + fn),
-        }  # fmt: skip
-        counts = {"true_positives": tp, "false_negatives": fn, "false_positives": fp, "true_negatives": tn}
-        return counts | {
-            name: estimates.wilson(part / whole, whole, z).to_json() for name, (part, whole) in shares.items()
-        }
+    def _called(self, kinds: Array) -> dict[str, Any]:
+        return calls_of(np.bincount(kinds, minlength=4).tolist(), self.level)
 
     def _subgroups(self, column: str) -> dict[str, Any] | None:
         """Scores of the subgroups of a column; those of few rows together."""
@@ -280,6 +282,18 @@ class _Judge:
             return False
         self.published.append(groups)
         return True
+
+
+def calls_of(counts: Sequence[int], level: float = LEVEL) -> dict[str, Any]:
+    """Right and wrong calls (rightly not called, wrongly called, missed, rightly called), and the shares they give."""
+    tn, fp, fn, tp = counts
+    z = Sampled.of(0, level=level).z
+    shares = {
+        "sensitivity": (tp, tp + fn), "specificity": (tn, tn + fp),
+        "positive_predictive_value": (tp, tp + fp), "negative_predictive_value": (tn, tn + fn),
+    }  # fmt: skip
+    named = {"true_positives": tp, "false_negatives": fn, "false_positives": fp, "true_negatives": tn}
+    return named | {name: estimates.wilson(part / whole, whole, z).to_json() for name, (part, whole) in shares.items()}
 
 
 def _counts(group: Array, kinds: Array, groups: int, number: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -16,13 +17,15 @@ from ffgb.core.regression.families import FAMILIES, GLMFamily, family_named
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
 from ffgb.core.regression.glm import ERRORS, Errors, Roles, fit
+from ffgb.core.regression.stored import Stored
 from ffgb.core.regression.sums import CellCounts
 from ffgb.core.types import Array
 from ffgb.data.records import SITE, SiteColumns, levels_of
 from ffgb.errors import FFGBError, option
 from ffgb.features.tables import LEAST
 from ffgb.protocol.costs import Costs
-from ffgb.runs.statistics import Agreed, Analysis, Data, Step, analysed
+from ffgb.runs.site_totals import Kept, refuse_keeping
+from ffgb.runs.statistics import Agreed, Analysis, Data, Step, analysed, asking, prepared
 
 
 @final
@@ -154,6 +157,7 @@ def glm(
     level: float = 0.95,
     least: int = LEAST,
     secure: bool = False,
+    keep: Path | None = None,
     on_step: Callable[[int, float], None] = lambda step, deviance: None,
 ) -> GLMResult:
     """Fit a generalised linear model to the rows of all sites together, from totals alone.
@@ -183,6 +187,8 @@ def glm(
         Rows of all sites that each category, cell and indicator must have.
     secure
         Add totals up under masks.
+    keep
+        A folder for the totals of each site, from which `withdraw` computes the model without one (gaussian).
 
     Examples
     --------
@@ -206,7 +212,40 @@ def glm(
         level,
         least,
     )
-    return analysed(analysis, data, secure=secure, on_step=on_step)
+    if keep is None:
+        return analysed(analysis, data, secure=secure, on_step=on_step)
+    return _with_totals(analysis, data, keep, secure, on_step)
+
+
+def _with_totals(analysis: GLM, data: Data, keep: Path, secure: bool, on_step: Step) -> GLMResult:
+    """The same; the totals of each site are kept in a folder."""
+    agreed, records = prepared(analysis, data, secure=secure)
+    refuse_keeping(keep, analysis.kind(agreed).name, analysis.errors)
+    with asking(agreed.names, records, secure=secure) as asked:
+        found = analysis.asked(asked.ask, agreed, on_step).at_cost(asked.costs)
+        model = analysis.model(asked.ask, agreed)  # of totals that are known
+    stored = Stored.of(model.design, model.roles, records, analysis.least)
+    kept = Kept(found.formula, analysis.level, found.reference, stored)
+    kept.write(keep, dict(zip(agreed.names, records, strict=True)), model.roles, crossed(analysis.parsed, model.levels))
+    return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What is fitted, once it is known which categories there are."""
+
+    levels: Mapping[str, Sequence[str]]
+    event: str | None
+    design: Sequence[DesignColumn]
+    roles: Roles
+    rows: int
+    left_out: int
+
+    @property
+    def explaining(self) -> dict[str, Sequence[str]]:
+        """Categories of the columns other than the outcome."""
+        return {name: known for name, known in self.levels.items() if name != self.roles.response.name}
 
 
 @final
@@ -296,38 +335,43 @@ class GLM(Analysis[GLMResult]):
                 raise FFGBError(f"{site.name}: {error.raw}") from error
 
     def asked(self, ask: Ask, agreed: Agreed, on_step: Step) -> GLMResult:
-        parsed, kind = self.parsed, self.kind(agreed)
-        levels = levels_of(ask, agreed.coded, self.least, self.reference)
-        refuse_unknown(self.reference, levels)
-        response, event = _response(parsed.response, levels, kind)
-        explaining = {name: known for name, known in levels.items() if name != parsed.response}
-        design = design_columns(parsed, explaining)
-        rows, left_out = check_cells(ask, parsed, levels, self.least)
-        by_word = {word: Variable(name) for name, word in self.extra.items()}
-        roles = Roles(response, by_word.get("offset"), by_word.get("exposure"), by_word.get("weights"))
+        model, kind = self.model(ask, agreed), self.kind(agreed)
         sites, errors, least = len(agreed.names), self.errors, self.least
-        found = fit(ask, design, roles, kind, rows, sites, errors=errors, least=least, on_step=on_step)
+        known = model.design, model.roles, kind, model.rows, sites
+        found = fit(ask, *known, errors=errors, least=least, on_step=on_step)
         return GLMResult(
-            self.formula or f"{parsed.response} ~ {' + '.join(parsed.names)}",
+            self.formula or f"{self.parsed.response} ~ {' + '.join(self.parsed.names)}",
             kind.name,
             kind.link,
-            event,
-            tuple(column.name for column in design),
+            model.event,
+            tuple(column.name for column in model.design),
             found.coefficients,
             found.covariance,
             self.level,
             errors,
-            rows,
-            left_out,
+            model.rows,
+            model.left_out,
             agreed.names,
             found.dispersion,
             found.deviance,
             found.pearson,
             found.loglik,
             found.steps,
-            {name: known[0] for name, known in explaining.items()},
+            {name: known[0] for name, known in model.explaining.items()},
             agreed.secure,
         )
+
+    def model(self, ask: Ask, agreed: Agreed) -> Model:
+        """What is fitted, by the categories that there are."""
+        parsed, kind = self.parsed, self.kind(agreed)
+        levels = levels_of(ask, agreed.coded, self.least, self.reference)
+        refuse_unknown(self.reference, levels)
+        response, event = _response(parsed.response, levels, kind)
+        design = design_columns(parsed, {name: known for name, known in levels.items() if name != parsed.response})
+        rows, left_out = check_cells(ask, parsed, levels, self.least)
+        by_word = {word: Variable(name) for name, word in self.extra.items()}
+        roles = Roles(response, by_word.get("offset"), by_word.get("exposure"), by_word.get("weights"))
+        return Model(levels, event, design, roles, rows, left_out)
 
 
 def _formula(formula: str | None, target: str | None, columns: Sequence[str]) -> Formula:
@@ -374,15 +418,21 @@ def _response(name: str, levels: Mapping[str, Sequence[str]], family: GLMFamily)
     return Variable(name, known[1]), known[1]
 
 
-def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
-    """Rows, and rows left out; an FFGBError if categories that interact have cells with few rows."""
+def crossed(formula: Formula, levels: Mapping[str, Sequence[str]]) -> list[DesignColumn]:
+    """The cells of categories that interact."""
     cells = []
     for term in formula.terms:
-        crossed = [factor.name for factor in term if factor.name in levels]
-        if len(crossed) > 1:
-            for chosen in product(*([Variable(name, level) for level in levels[name]] for name in crossed)):
+        together = [factor.name for factor in term if factor.name in levels]
+        if len(together) > 1:
+            for chosen in product(*([Variable(name, level) for level in levels[name]] for name in together)):
                 named = " and ".join(f"{v.name} = {v.level}" for v in chosen)
                 cells.append(DesignColumn(named, chosen))
+    return cells
+
+
+def check_cells(ask: Ask, formula: Formula, levels: Mapping[str, Sequence[str]], least: int) -> tuple[int, int]:
+    """Rows, and rows left out; an FFGBError if categories that interact have cells with few rows."""
+    cells = crossed(formula, levels)
     found = ask(CellCounts(tuple(cells)))
     for cell, count in zip(cells, found["cells"], strict=True):
         if 0 < count < least:

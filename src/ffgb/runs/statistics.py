@@ -164,6 +164,14 @@ def analysed(
     analysis: Analysis[Found], data: Data, *, secure: bool, on_step: Step = lambda step, measure: None
 ) -> Found:
     """The answer for files or tables that are all here."""
+    agreed, records = prepared(analysis, data, secure=secure)
+    with asking(agreed.names, records, secure=secure) as asked:
+        found = analysis.asked(asked.ask, agreed, on_step)
+        return found.at_cost(asked.costs)
+
+
+def prepared(analysis: Analysis[Any], data: Data, *, secure: bool) -> tuple[Agreed, list[Records]]:
+    """What is known of the sites whose files or tables these are, and their rows."""
     analysis.check()
     used = analysis.columns_used
     sites = read_sites(data, used, analysis.columns_of_text)
@@ -173,9 +181,7 @@ def analysed(
     analysis.check_agreed(agreed)
     for site in sites:
         analysis.check_site(site)
-    with asking(names, [site.complete() for site in sites], secure=secure) as asked:
-        found = analysis.asked(asked.ask, agreed, on_step)
-        return found.at_cost(asked.costs)
+    return agreed, [site.complete() for site in sites]
 
 
 @final

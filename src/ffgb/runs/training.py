@@ -38,6 +38,7 @@ from ffgb.federation.server import Learner, Server
 from ffgb.federation.state import State
 from ffgb.protocol.costs import Costs
 from ffgb.protocol.engine import Engine
+from ffgb.protocol.job import Job
 from ffgb.runs.by_client import described
 from ffgb.runs.callbacks import Callback, Functions, Told
 from ffgb.runs.certainty import interval
@@ -49,6 +50,7 @@ from ffgb.runs.directory import Run
 from ffgb.runs.fit import fit
 from ffgb.runs.fit_times import FILE as BASELINE
 from ffgb.runs.fit_times import baseline_of
+from ffgb.runs.fit_totals import fit_by_totals, summarised
 from ffgb.runs.headline import headline, rounds_used
 from ffgb.runs.held_out import HeldOut
 from ffgb.runs.holdings import distilled_mean, make_holdings, make_parts, server_options
@@ -393,9 +395,11 @@ class _Training:
         summary = _summary(self.config, self.metrics, self.seconds)
         if is_private(self.config):
             summary["privacy"] = promise(self.config, dataset)
+        by_totals: dict[str, Any] | None = None
         finished, model = state.t == self.config.exchanges or self.over, Model.from_bytes(data)
         if finished:
-            summary |= self._judged(model)
+            by_totals = self._judged_by_totals(state, job)
+            summary |= self._judged(model) if by_totals is None else summarised(by_totals)
             summary |= interval(summary, model, dataset, here=self.parts is not None)
             _warn_uncovered(self.metrics)
         if self.run is not None and finished:
@@ -404,7 +408,9 @@ class _Training:
                 names = dataset.sites if natural else [str(i) for i in range(self.server.N)]
                 known = described(self.server, model, dataset, names, self.parts)
                 self.run.write_json("clients.json", public_part(known) if is_private(self.config) else known)
-            if not is_private(self.config):
+            if by_totals is not None:
+                self.run.write_json("fit.json", by_totals)
+            elif not is_private(self.config):
                 self._judge(self.run, model)
             self.run.write_model(data)
             self.run.write_json("summary.json", summary)
@@ -427,13 +433,31 @@ class _Training:
         if (thresholds := calibrated(model, rows)) is not None:
             run.write_json(CONFORMAL, thresholds.to_json())
 
+    def _judged_by_totals(self, state: State, job: Job) -> dict[str, Any] | None:
+        """How well the result fits rows that stay at their sites, by totals; None if there are none of it."""
+        rows = int(self.metrics[-1].get("test_rows") or 0) if self.metrics else 0
+        if self.parts is not None or is_private(self.config) or not rows or state.job.taught:
+            return None
+        if state.job.algorithm.chosen(state.f, self.metrics) is not None:
+            return None  # sites have another function than the result
+        if not self.server.heard:  # the run had ended before
+            return None if self.run is None else self.run.fit
+        try:
+            ask = self.server.asking_held_out(state, rows)
+            return fit_by_totals(ask, job, self.dataset.classes, self.metrics[-1], least=self.config.least)
+        except (FFGBError, ArithmeticError, np.linalg.LinAlgError) as error:
+            log.warning("the report has no scores but loss and %s: %s", job.loss.measure.name, error)
+            return None
+
     def _judged(self, model: Model) -> dict[str, float]:
         """How good probabilities are at the rows held out, if these are here."""
         x, y, weights = self.dataset.x_test, self.dataset.y_test, self.dataset.weights_test
         if self.parts is None or not self.dataset.classes or not len(y):
             return {}
-        p = model.predict_proba(x) if len(self.dataset.classes) == 2 else np.eye(len(self.dataset.classes))[y]
-        return {f"test_{name}": value for name, value in scores_of(p, y, weights).items()}
+        two = len(self.dataset.classes) == 2
+        p = model.predict_proba(x) if two else np.eye(len(self.dataset.classes))[y]
+        brier = {"brier": float(np.average(np.square(p[:, 1] - y), weights=weights))} if two else {}
+        return {f"test_{name}": value for name, value in (scores_of(p, y, weights) | brier).items()}
 
 
 def _warn_uncovered(metrics: Sequence[Mapping[str, Any]]) -> None:

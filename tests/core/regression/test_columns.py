@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffgb.core.regression.columns import _check_column, check_collinear, check_sizes, listed, solve, to_own_units
+from ffgb.core.regression.columns import check_collinear, check_column, check_sizes, listed, solve, to_own_units
 from ffgb.errors import FFGBError
 
 
@@ -44,10 +44,10 @@ def test_as_many_coefficients_as_a_third_of_the_rows() -> None:
 def test_a_column_that_tells_fewer_than_ten_rows_apart_is_refused(counts: list[int], words: str | None) -> None:
     (column,) = named("a")
     if words is None:
-        _check_column(column, np.array(counts, float), 10)
+        check_column(column, np.array(counts, float), 10)
     else:
         with pytest.raises(FFGBError, match=words):
-            _check_column(column, np.array(counts, float), 10)
+            check_column(column, np.array(counts, float), 10)
 
 
 def gram(*columns: list[float]) -> np.ndarray:

@@ -47,7 +47,7 @@ def standardised(
     every = (*columns, *others)
     counts = ask(ColumnOrders(every, np.zeros(len(every))))
     for column, row in zip(columns, counts, strict=False):
-        _check_column(column, row, least)
+        check_column(column, row, least)
     units = np.array([unit_of(total) for total in Sizes.of(counts).total])
     means = ask(ColumnSums(every, units)) / rows
     numbers = np.array([any(v.level is None for v in column.variables) for column in columns])
@@ -58,8 +58,8 @@ def standardised(
     return Design(tuple(columns), centre, scale), counts[p:], means[p:]
 
 
-def _check_column(column: DesignColumn, counts: Array, least: int) -> None:
-    """Refuse a column that is 0 almost everywhere, or one that tells few rows from all others."""
+def check_column(column: DesignColumn, counts: Array, least: int) -> None:
+    """Refuse a column that is 0 almost everywhere, or one that tells few rows from others: by orders of magnitude."""
     zeros, others = int(counts[0]), int(counts[1:].sum())
     if others == 0:
         raise FFGBError(
