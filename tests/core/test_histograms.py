@@ -181,14 +181,15 @@ def test_rows_by_cell_and_sums_of_merged_cells_are_of_one_pass_over_the_rows(
     asked, here = question(n)
     merged = MergedHistograms(asked, np.zeros(asked.cells_of_nodes, np.int16))
     alone = merged.part(question(n)[1])
-    place: Any = (histograms, "sums_of_rows") if n >= FEW_ROWS else (Together, "sums")
-    passes, work = list[int](), getattr(*place)
+    where: Any = histograms if n >= FEW_ROWS else Together
+    name = "sums_of_rows" if n >= FEW_ROWS else "sums"
+    passes, work = list[int](), getattr(where, name)
 
     def counting(*given: Any, **how: Any) -> Any:
         passes.append(1)
         return work(*given, **how)
 
-    monkeypatch.setattr(*place, counting)
+    monkeypatch.setattr(where, name, counting)
     counts = NodeRows(asked).part(here)["rows"]
     found = merged.part(here)
     assert len(passes) == 1

@@ -262,7 +262,8 @@ class HistogramsOf(RoundQuestion):
         """A client's rows in each cell, one node after the other; `outside`: those that it is grown without."""
         work = _Work.of(here, self)
         if not outside:
-            return work.sums(self)[2]
+            counts: Array = work.sums(self)[2]
+            return counts
         if work.together is not None:
             return work.together.rows(self, outside=True)
         found: Array = self._flat(lambda k: work.rows_outside(self, k))[2]
