@@ -82,8 +82,8 @@ def _as_scores(predicted: Array, rows: Rows, target: Any) -> Array:
     if not rows.classes:
         return np.asarray(target.encode(predicted))
     p = np.clip(predicted, 1e-9, 1.0)
-    scores: Array = np.log(p[:, 1:] / p[:, :1]) if p.shape[1] == 2 else np.log(p)
-    return scores
+    odds: Array = np.log(p[:, 1:] / p[:, :1]) if p.shape[1] == 2 else np.log(p)
+    return odds
 
 
 def main() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from ffgb.algorithms.trees_shared import TreesShared
+from ffgb.core import histograms
 from ffgb.core.exact_sums import EXACT, SHORT, Sizes, orders, unit_for
 from ffgb.core.functions import Function
 from ffgb.core.histograms import HistogramsOf, Units, weights_of_classes
 from ffgb.core.losses import Logistic, Poisson
+from ffgb.core.merged_cells import MergedHistograms, NodeRows
 from ffgb.core.points import Points
 from ffgb.core.questions import Here, Question, RoundQuestion, ask_locally
 from ffgb.core.splits import Splits
-from ffgb.core.together import FEW_ROWS
+from ffgb.core.together import FEW_ROWS, Together
 from ffgb.core.tree_growth import Growth
 from ffgb.errors import FFGBError
 from ffgb.features.bins import bins_of
@@ -169,3 +172,33 @@ def test_weights_of_classes_are_those_of_their_rows() -> None:
     points = Points(0, rng.standard_normal((50, 1)).astype(np.float32), y, weights)
     found = weights_of_classes(ask_locally(points), 3)
     np.testing.assert_allclose(found, np.bincount(y, weights), rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [50, FEW_ROWS + 100])
+def test_rows_by_cell_and_sums_of_merged_cells_are_of_one_pass_over_the_rows(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, here = question(n)
+    merged = MergedHistograms(asked, np.zeros(asked.cells_of_nodes, np.int16))
+    alone = merged.part(question(n)[1])
+    where: Any = histograms if n >= FEW_ROWS else Together
+    name = "sums_of_rows" if n >= FEW_ROWS else "sums"
+    passes, work = list[int](), getattr(where, name)
+
+    def counting(*given: Any, **how: Any) -> Any:
+        passes.append(1)
+        return work(*given, **how)
+
+    monkeypatch.setattr(where, name, counting)
+    counts = NodeRows(asked).part(here)["rows"]
+    found = merged.part(here)
+    assert len(passes) == 1
+    assert counts.sum() == found["rows"].sum() == 3 * n
+    for name, own in alone.items():
+        assert np.array_equal(found[name], own)
+    # another question, with the same node but another tree, is computed anew
+    half = Splits.of([0], [0], [np.arange(int(asked.cells[0])) < 3], 1)
+    deeper = replace(asked, splits=half, tree=np.zeros(1, np.int16), asked=np.array([[0, 1]], np.int32))
+    below = NodeRows(deeper).part(here)["rows"]
+    assert len(passes) == 2
+    assert below.sum() == 3 * counts[:3].sum()

@@ -8,6 +8,7 @@ and comes to the same.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from ffgb.core.exact_sums import (
 from ffgb.core.folds import Folds
 from ffgb.core.kernels import Compiled, compiled
 from ffgb.core.losses import Loss
+from ffgb.core.maps import content_of
 from ffgb.core.questions import Ask, Here, Question, RoundQuestion, Sum, known
 from ffgb.core.splits import Splits, by_column, route
 from ffgb.core.together import FEW_ROWS, Together
@@ -251,10 +253,7 @@ class HistogramsOf(RoundQuestion):
 
     def part(self, here: Here) -> Tensors:
         work = _Work.of(here, self)
-        if work.together is not None:
-            flat = work.together.sums(self, work.gradient, work.hessian)
-        else:
-            flat = self._flat(lambda k: work.histograms(self, k))
+        flat = work.sums(self)
         found = {"gradients": flat[0], "rows": flat[2]}
         if not self.units.flat:
             found["hessians"] = flat[1]
@@ -265,9 +264,12 @@ class HistogramsOf(RoundQuestion):
     def rows(self, here: Here, *, outside: bool = False) -> Array:
         """A client's rows in each cell, one node after the other; `outside`: those that it is grown without."""
         work = _Work.of(here, self)
+        if not outside:
+            counts: Array = work.sums(self)[2]
+            return counts
         if work.together is not None:
-            return work.together.rows(self, outside=outside)
-        found: Array = self._flat(lambda k: work.rows(self, k, outside=outside))[2]
+            return work.together.rows(self, outside=True)
+        found: Array = self._flat(lambda k: work.rows_outside(self, k))[2]
         return found
 
     def _flat(self, of_tree: Callable[[int], list[Array]]) -> Array:
@@ -354,6 +356,8 @@ class _Work:
         """Of each output the rows that its version is trained without, if there are any."""
         if folds is not None:
             self._leave_out(here, folds)
+        self._sums: tuple[str, Array] | None = None
+        """What all that it follows from is called, and the sums of the last question."""
         self.together = Together(self.z, self.outside, self._begin) if len(self.z) < FEW_ROWS else None
 
     def _leave_out(self, here: Here, folds: Folds) -> None:
@@ -393,7 +397,8 @@ class _Work:
     @property
     def nbytes(self) -> int:
         """Without the cells, which the points keep."""
-        arrays = (self.gradient, self.hessian, *self.position.values())
+        kept = None if self._sums is None else self._sums[1]
+        arrays = (self.gradient, self.hessian, kept, *self.position.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
     def _begin(self, trees: Sequence[int]) -> Array:
@@ -414,19 +419,32 @@ class _Work:
         self.position[k] = route(splits, self.z, self.position[k])
         self.splits[k] = splits
 
+    def sums(self, question: HistogramsOf) -> Array:
+        """Sums of all nodes, (3, cells): rows by cell are asked for first, and then, by the same, all of them."""
+        name = hashlib.sha256(content_of(question)).hexdigest()
+        if self._sums is None or self._sums[0] != name:
+            if self.together is not None:
+                found = self.together.sums(question, self.gradient, self.hessian)
+            else:
+                found = question._flat(lambda k: self.histograms(question, k))
+            self._sums = name, found
+        return self._sums[1]
+
     def histograms(self, question: HistogramsOf, k: int) -> list[Array]:
         """Of the nodes of tree k that are asked about: (3, cells) each."""
         hessian = None if self.hessian is None else self.hessian[question.outputs[k]]
-        return self._sums(question, k, hessian, self.outside[question.outputs[k]])
+        return self._added(question, k, hessian, self.outside[question.outputs[k]])
 
-    def rows(self, question: HistogramsOf, k: int, *, outside: bool) -> list[Array]:
-        """The same, of rows alone; or of those that the tree is grown without."""
+    def rows_outside(self, question: HistogramsOf, k: int) -> list[Array]:
+        """The same, of the rows alone that the tree is grown without."""
         left_out = self.outside[question.outputs[k]]
-        if outside:
-            left_out = np.ones(len(self.z), bool) if left_out is None else ~left_out
-        return self._sums(question, k, None, left_out)
+        if left_out is None:
+            nodes = int((question.asked[:, 0] == k).sum())
+            size = int(question.cells.astype(np.int64)[question.columns[k]].sum())
+            return [np.zeros((3, size)) for _ in range(nodes)]
+        return self._added(question, k, None, ~left_out)
 
-    def _sums(self, question: HistogramsOf, k: int, hessian: Array | None, left_out: Array | None) -> list[Array]:
+    def _added(self, question: HistogramsOf, k: int, hessian: Array | None, left_out: Array | None) -> list[Array]:
         """Sums over the rows that are not left out."""
         nodes = question.asked[question.asked[:, 0] == k, 1]
         if not len(nodes):

@@ -76,7 +76,7 @@ class FeatureMap(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """The same for two maps that are the same function."""
-        return hashlib.sha256(_content(self)).hexdigest()
+        return hashlib.sha256(content_of(self)).hexdigest()
 
 
 class After(FeatureMap):
@@ -97,12 +97,13 @@ def spectral_norm(matrix: Array) -> float:
     return float(np.linalg.norm(matrix.astype(np.float64), 2)) if matrix.size else 0.0
 
 
-def _content(value: Any) -> bytes:
+def content_of(value: Any) -> bytes:
+    """Bytes that are the same for two values that say the same: arrays, tuples, and dataclasses of these."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
     if isinstance(value, tuple):
-        return b"(" + b",".join(_content(v) for v in value) + b")"
+        return b"(" + b",".join(content_of(v) for v in value) + b")"
     if dataclasses.is_dataclass(value):
-        fields = b",".join(_content(getattr(value, f.name)) for f in dataclasses.fields(value))
+        fields = b",".join(content_of(getattr(value, f.name)) for f in dataclasses.fields(value))
         return type(value).__name__.encode() + b"(" + fields + b")"
     return repr(value).encode()

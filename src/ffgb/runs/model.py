@@ -16,6 +16,7 @@ import numpy as np
 
 from ffgb.core.functions import ClosedFamily, Family, Function, from_tensors
 from ffgb.core.judgement import CLOSEST, scores_of
+from ffgb.core.maps import WIDE
 from ffgb.core.recalibration import Recalibration
 from ffgb.core.types import Array
 from ffgb.data.files import read_points
@@ -27,7 +28,7 @@ from ffgb.protocol.describe import build, describe
 from ffgb.protocol.job import Job, light
 from ffgb.runs.going_on import going_on
 
-ROWS_AT_ONCE, NUMBERS_AT_ONCE = 8192, 2**26
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 8192, 2**23
 
 
 @final
@@ -73,7 +74,8 @@ class Model:
         if x.shape[1:] != self.shape:
             raise FFGBError(f"the points have shape {x.shape[1:]}, but the model was trained on points of {self.shape}")
         # A closed family is one product: in float64, for of scores of hundreds float32 keeps four digits.
-        size = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, self.family.features.dimension)))
+        features = self.family.features.dimension
+        size = ROWS_AT_ONCE if features <= WIDE else max(1, NUMBERS_AT_ONCE // features)
         some = (self.family.features(x[a : a + size]) for a in range(0, len(x), size))
         closed = isinstance(self.family, ClosedFamily)
         parts = [self.f.evaluate(z.astype(np.float64) if closed else z) for z in some]
