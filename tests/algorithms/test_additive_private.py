@@ -113,7 +113,7 @@ def test_numbers() -> None:
     assert error < 0.5 * f_new.std()
 
 
-@pytest.mark.parametrize("noise", range(4))
+@pytest.mark.parametrize("noise", range(2))
 def test_bounds_that_are_far_too_wide_do_little_harm(noise: int) -> None:
     """Clips, priors and the weights of rounds follow the residuals, and not the bounds of the target."""
     x, f = table(6000, 0)
@@ -125,7 +125,7 @@ def test_bounds_that_are_far_too_wide_do_little_harm(noise: int) -> None:
     assert errors[1] < 1.1 * errors[0]
 
 
-@pytest.mark.parametrize("noise", range(4))
+@pytest.mark.parametrize("noise", range(2))
 def test_a_heavy_tail_moves_no_prediction_far_off(noise: int) -> None:
     """A few rows near bounds that are 100 standard deviations away, and cells with few rows."""
     x, f = table(12000, 0)
@@ -137,7 +137,7 @@ def test_a_heavy_tail_moves_no_prediction_far_off(noise: int) -> None:
     assert np.abs(200.0 * h(x_new)[:, 0] - f_new).max() < 8.0
 
 
-@pytest.mark.parametrize("noise", range(4))
+@pytest.mark.parametrize("noise", range(2))
 def test_few_rows_and_columns_that_say_the_same(noise: int) -> None:
     """Two-way counts tell that columns depend on each other: without them an effect is added up once a column."""
     x = np.repeat(table(4000, 0)[0][:, :1], 10, axis=1)

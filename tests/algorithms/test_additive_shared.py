@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from sklearn.metrics import roc_auc_score
 
 from ffgb import FFGBClassifier, FFGBRegressor
 from ffgb.algorithms import additive_shared
-from ffgb.algorithms.additive_shared import AdditiveShared, centres
+from ffgb.algorithms.additive_shared import AdditiveShared, centres, fits, safe_step
 from ffgb.core.cell_sums import CellSums, CurvatureAlong
 from ffgb.core.histograms import Units
 from ffgb.core.losses import CrossEntropy, Gamma, Huber, Logistic, Loss, Poisson, Quantile, Square
 from ffgb.core.points import Points
 from ffgb.core.questions import Here
+from ffgb.core.splits import Layout
 from ffgb.data.sources import load
 from ffgb.errors import FFGBError
 from ffgb.federation.state import State
@@ -234,3 +236,31 @@ def test_matrices_of_many_outputs_are_refused_and_a_blend_does_without(monkeypat
     assert "share_additive" not in fitted.history_[-1]
     monkeypatch.setattr(additive_shared, "MOST_NUMBERS", 2**27)
     assert "share_additive" in FFGBClassifier(learner="blend", rounds=1).fit(x, y).history_[-1]
+
+
+def test_a_step_is_looked_at_with_a_bound_on_its_slopes() -> None:
+    """No |f| changes by more than the largest number times the columns and the constant."""
+    sums = SimpleNamespace(
+        gradient=np.array([[-3.0, 1.0, 1.0], [2.0, 0.0, 0.0]]), rows=16.0, square=np.array([4.0, 9.0])
+    )
+    found: Any = SimpleNamespace(sums=sums, step=np.array([[0.5, -2.0, 0.0], [0.25, 1.0, 0.0], [9.0, 9.0, 9.0]]))
+    asked = list[Any]()
+
+    def ask(question: Any, shown: Any) -> Any:
+        asked.append((question, shown))
+        return np.array([-1.0, 9.0, 0.2, *np.full(len(question.lengths) - 3, -0.5)])
+
+    ask_any: Any = ask
+    step = safe_step(found, 2, 16, ask_any, lambda some: some)  # type: ignore[arg-type, return-value]
+    ((question, shown),) = asked
+    np.testing.assert_array_equal(shown, found.step[:2])
+    assert question.rows == 16
+    assert question.most == pytest.approx(2.0 * 3 * (3.0 + 2.0 + 4.0 * 2.0 + 4.0 * 3.0 + 1.0))
+    np.testing.assert_array_equal(step, 0.5 * found.step)  # half of the step does not go too far
+
+
+@pytest.mark.parametrize(("cells", "rows", "fine"), [(2500, 3750, True), (2501, 9999, False), (2500, 3749, False)])
+def test_a_table_has_few_enough_cells(cells: int, rows: int, fine: bool) -> None:
+    bins = np.array([cells - 100, 100, 1], np.int16)
+    assert fits(Layout(bins, np.zeros(3, bool), np.zeros(3, bool)), rows, 1) == fine
+    assert not fits(Layout(bins[2:], np.zeros(1, bool), np.zeros(1, bool)), rows, 1)  # no column can be split

@@ -55,6 +55,7 @@ def trained(parts: Any, rounds: int, algorithm: Any, tests: Any = ()) -> tuple[S
             metrics.append(line)
         settled = server.settle(state, metrics)
         assert settled is not None
+        assert settled[0].t == state.t + 1  # what was chosen is the next f
         return server, (state, *settled), metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -349,3 +350,12 @@ def _points(client: tuple[Array, Array]) -> Any:
     from ffgb.core.points import Points
 
     return Points(0, *client)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(None, 1.0), (0.2, 0.2), (32, 32.0)])
+def test_settings_of_a_run_are_those_of_the_method(batch: Any, expected: float) -> None:
+    config: Any = SimpleNamespace(step_size=0.1, local_steps=3, batch=batch, local_epochs=2, momentum=0.5, prox=0.3)
+    common: dict[str, Any] = {"step": 0.1, "K": 3, "batch": expected, "epochs": 2}
+    assert FedAvg.configured(config) == FedAvg(**common, momentum=0.5)
+    assert FedProx.configured(config) == FedProx(**common, momentum=0.5, prox=0.3)
+    assert Scaffold.configured(config) == Scaffold(**common)

@@ -211,6 +211,9 @@ def test_monotone_columns_are_columns_of_numbers(name: str) -> None:
     x = table(0, 200)
     with pytest.raises(FFGBError, match="monotone"):
         trained(Square(1), [(x, signal(x))], monotone=(name,))
+    early: Any = TreesShared(0.4, monotone=(name,))  # before the first round, too
+    with pytest.raises(FFGBError, match="monotone"):
+        federate([(x, signal(x))], learner(Square(1), NAMES, 7), Square(1), early, 0)
 
 
 def test_a_monotone_column_of_a_sum_of_trees() -> None:

@@ -162,3 +162,9 @@ def test_the_error_of_sites_of_one_row_is_none() -> None:
     assert rows.around(1.0, 1.0, least=0.5).low == 0.5
     assert rows.within(0.5, 0.0) == Estimate(0.5)
     assert rows.within(1.0, 0.1) == Estimate(1.0)
+
+
+def test_weights_keep_all_their_digits() -> None:
+    weights = np.array([1.0, 1.0 + 1e-12])
+    assert Sampled.of(2, weights).mass[1] > 1.0
+    assert estimates.share(np.array([False, True]), Sampled.of(2, weights)).value > 0.5

@@ -204,3 +204,23 @@ def test_arrays_that_describe_no_function_are_refused(change: dict[str, Array], 
     del tensors["parameters/weight"]
     with pytest.raises(FFGBError, match="is nothing"):
         from_tensors(family, tensors)
+
+
+ONE_WRONG = np.where(np.arange(2 * D * C).reshape(2, D, C) == 1, np.nan, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters/weight": ONE_WRONG.astype(np.float32)}, "not finite"),
+        ({"weights": np.array([1.0, np.nan])}, "weights are not one finite number a term"),
+        ({"radii": np.array([0.5, 0.0])}, "clipping radii are not one positive number a term"),
+        ({"radii": np.array([-0.5, 1.0])}, "clipping radii are not one positive number a term"),
+        ({"radii": np.array([0.5])}, "clipping radii are not one positive number a term"),
+    ],
+)
+def test_one_wrong_number_is_enough_to_refuse_a_function(change: dict[str, Array], words: str) -> None:
+    tensors = (open_member(np.ones((D, C))) + open_member(np.ones((D, C)))).tensors()
+    assert from_tensors(family, {**tensors, "radii": np.array([0.5, np.inf])}).terms == 2
+    with pytest.raises(FFGBError, match=words):
+        from_tensors(family, tensors | change)

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from scipy.special import expit, logit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ffgb.core.judgement import average_precision, calibration, scores_of
+from ffgb.core.judgement import auc, average_precision, calibration, scores_of
 
 
 def rows(seed: int = 0, n: int = 300) -> tuple[Any, Any, Any]:
@@ -66,3 +66,21 @@ def test_what_cannot_be_computed_is_left_out() -> None:
 
 def test_the_average_precision_of_a_perfect_ranking_is_1() -> None:
     assert average_precision(np.array([0.9, 0.8, 0.1]), np.array([1, 1, 0]), np.ones(3)) == 1.0
+
+
+def test_a_ranking_of_one_class_is_as_good_as_chance() -> None:
+    score = np.array([0.1, 0.7])
+    assert auc(score, np.array([1, 1])) == auc(score, np.array([0, 0])) == 0.5
+    assert auc(score, np.array([0, 1]), np.array([0.0, 1.0])) == 0.5
+    assert auc(np.array([0.3, 0.3]), np.array([0, 1])) == 0.5
+
+
+@pytest.mark.parametrize(("slope", "found"), [(19.0, True), (21.0, False)])
+def test_a_calibration_slope_is_below_twenty(slope: float, found: bool) -> None:
+    z = np.linspace(-0.02, 0.02, 4001)
+    mass = np.concatenate([expit(slope * z), expit(-slope * z)])  # as often as the chances say
+    p, y = expit(np.tile(z, 2)), np.repeat([1, 0], len(z))
+    line = calibration(p, y, mass)
+    assert (line is not None) == found
+    if line is not None:
+        assert line == pytest.approx((0.0, slope), abs=1e-6)

@@ -192,3 +192,11 @@ def test_mistakes_are_told() -> None:
         train(Config(data="wine", clients=3, learner="mlp", aggregate="norm"), workers=0)
     result = train(Config(data="wine", clients=6, rounds=3, aggregate="trimmed"), workers=0)
     assert result.summary["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("aggregate", [Mean(), NormBound(), TrimmedMean(0.2)])
+def test_the_mean_of_one_answer_is_that_answer(aggregate: Aggregate) -> None:
+    family = Linear(Flatten(2), 1)
+    one = family.member({"weight": np.array([[1.0], [-2.0], [0.5]])})
+    found = aggregate([one], [3.0], family.zero())
+    np.testing.assert_allclose(found.tensors()["parameters/weight"], [[1.0], [-2.0], [0.5]])

@@ -79,3 +79,15 @@ def test_features_of_a_map_of_a_map_come_in_blocks_too() -> None:
     assert np.array_equal(found, alone)
     assert np.array_equal(np.concatenate([z for _, z in points.blocks(outer)]), found)
     assert np.array_equal(points.sum(found[10:20], slice(10, 20)), found[10:20].sum(axis=0, dtype=np.float64))
+
+
+def test_what_is_forgotten_takes_no_memory() -> None:
+    points = Points(0, np.ones((5, 3), np.float32), np.zeros(5))
+    assert points.cached == 0
+    points.features(Flatten(3))
+    points.once("twos", lambda: np.full(4, 2.0))
+    points.aside = np.zeros(2)
+    assert points.cached == 4 * 15 + 8 * 4 + 16
+    points.forget()
+    assert points.cached == 0
+    assert points.once("twos", lambda: np.full(4, 3.0)).tolist() == [3.0] * 4

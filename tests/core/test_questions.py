@@ -29,6 +29,7 @@ from ffgb.core.splits import Splits
 from ffgb.core.steepness import SteepnessOf
 from ffgb.core.types import Tensors
 from ffgb.core.weighting import Weighting
+from ffgb.errors import FFGBError
 from ffgb.features.basic import Flatten
 from ffgb.features.bins import CategoryCounts, KeyCounts, bins_of
 from ffgb.features.patches import Grid, NearestSums, PatchMoments
@@ -312,3 +313,18 @@ def test_sums_with_weights_are_numpys() -> None:
     assert plain.weight == 20.0
     assert points.weight == pytest.approx(weights.sum())
     np.testing.assert_allclose(plain.sum(values), values.astype(np.float64).sum(axis=0))
+
+
+def test_cells_are_merged_into_cells_of_their_column() -> None:
+    question = merged()
+    cells, _ = question.of.columns_of_cells
+    for place, head in ((0, int(cells[0])), (3, -1)):
+        wrong = question.heads.copy()
+        wrong[place] = head
+        with pytest.raises(FFGBError, match="merges cells that are not there"):
+            MergedHistograms(question.of, wrong)
+    with pytest.raises(FFGBError, match="merges cells that are not there"):
+        MergedHistograms(question.of, question.heads[1:])
+    right = question.heads.copy()
+    right[0] = cells[0] - 1
+    MergedHistograms(question.of, right)

@@ -17,7 +17,7 @@ ROUGH = {"nets": 1e-3, "oracles": 1e-3}
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_are_as_written(name: str) -> None:
     found, close = written(name), ROUGH.get(name, 1e-5)
-    assert found.keys() == WRITTEN[name].keys()
+    assert found.keys() >= WRITTEN[name].keys()
     for key, numbers in WRITTEN[name].items():
         largest = float(np.max(np.abs(numbers), initial=0.0))
         np.testing.assert_allclose(found[key], numbers, rtol=close, atol=close * min(largest, 1.0), err_msg=key)

@@ -144,7 +144,7 @@ def written(name: str) -> dict[str, Any]:
     question, rows = CASES[name]()
     parts = question.part(rows)
     sums = {
-        key: [list(each.shape), each.bits, each.kind, float(np.log2(each.unit).sum())]
+        key: [list(each.shape), each.bits, each.kind, float(np.log2(each.unit).sum()), float(np.sum(each.bound))]
         for key, each in question.sums.items()
     }
     # as a server knows it: the means over the client's own rows

@@ -355,3 +355,13 @@ def test_counts_of_names_that_cannot_be_are_refused() -> None:
     for name in fine:
         with pytest.raises(FFGBError, match="are negative"):
             question.check({**fine, name: np.array([[1.0, -1.0]])}, 3)
+
+
+def test_where_a_name_is_counted_is_agreed_between_versions() -> None:
+    """51 bits of a keyed hash, and a mark of the 22 first bits of its second half."""
+    secret, plain = hashed("colour", {"red": 3, "Kiel ü": 1}, b"salt"), hashed("colour", {"red": 3})
+    assert secret.places.tolist() == [1991966877503231, 1211744315482683]
+    assert secret.marks.tolist() == [1270414, 2981043]
+    assert secret.rows.tolist() == [3, 1]
+    assert (plain.places.tolist(), plain.marks.tolist()) == ([53306655546806], [3112756])
+    assert secret.within(4, 1991966877503231 >> 47).tolist() == [True, False]

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ pytest.importorskip("cryptography", reason="the extra `secure` is not installed"
 
 from ffgb.federation.conversation import Conversation
 from ffgb.federation.host import Holding
-from ffgb.federation.masked import ImpossibleError, Masked, Whole, checked
+from ffgb.federation.masked import ImpossibleError, Masked, Whole, _check_bounds, checked
 from ffgb.federation.participants import Participants
 from ffgb.privacy.secured import Secured
 from ffgb.protocol.codec import Message, decode, encode
@@ -337,3 +338,29 @@ def test_what_is_changed_is_changed() -> None:
     for data in engine.sent:
         assert sum(changed(rng, data) != data for _ in range(20)) > 10
     assert isinstance(small(1, 1, 0)[0], Holding)
+
+
+@pytest.mark.parametrize(
+    ("share", "rows", "value", "fine"),
+    [
+        (1.0, 30, 0.0, True),
+        (1.0 + 1e-7, 30, 0.0, True),
+        (1.0 + 1e-5, 30, 0.0, False),
+        (0.0, 30, 0.0, False),
+        (1.0, 3, 0.0, True),
+        (1.0, 2, 0.0, False),
+        (1.0, 30, 16.0, True),
+        (1.0, 30, 16.001, False),
+    ],
+)
+def test_totals_are_within_the_bounds_of_their_question(share: float, rows: int, value: float, fine: bool) -> None:
+    question = MomentsOf(Flatten(1), np.zeros(1), np.full(1, 16.0))
+    whole = {"mean": np.array([round(value / float(question.sums["mean"].unit[0]))]), "square": np.zeros(1, np.int64)}
+    total: Any = SimpleNamespace(came=(0, 1, 2), rows=rows, share=share, sums=whole)
+    if fine:
+        _check_bounds(question, total, 1.0)
+    else:
+        with pytest.raises(FFGBError):
+            _check_bounds(question, total, 1.0)
+    if value > 16.0:
+        _check_bounds(question, total, 2.0)
