@@ -41,7 +41,7 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 FEDTREE: dict[str, Any] = {
     "learner": "trees", "rounds": 50, "trees_a_round": 1, "tree_rate": 0.1, "levels": 6, "leaves": 64,
-    "growth": "level", "column_share": 1.0, "bins": 255,
+    "growth": "level", "column_share": 1.0, "row_share": 1.0, "bins": 255,
 }  # fmt: skip
 """50 trees of depth 6 with rate 0.1, as in FedTree's example."""
 OURS: dict[str, dict[str, dict[str, Any]]] = {
