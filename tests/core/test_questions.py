@@ -137,6 +137,10 @@ EXAMPLES: dict[str, Callable[[], Question]] = {
 
 OF_FILES = {"FileCounts", "FileSums", "NameCounts", "NamesIn"}
 """They are answered from a site's file, before there are points: test_survey.py."""
+PROVEN = {"Proven"}
+"""Another question, with a proof: test_proofs.py."""
+OF_RESULT = {"ChanceRows", "ChanceSums", "CalibrationSums", "ErrorRows", "ErrorSums"}
+"""Rows that are held out answer them when training has ended: tests/runs/test_fit_totals.py."""
 STATISTICS, PRIVATE = "ffgb.core.regression.", "ffgb.core.private_"
 """Questions that are answered from a site's records (tests/core/regression); of clipped rows (test_private_sums.py)."""
 OF_PAIRS = {"SteepnessOf"}
@@ -177,7 +181,7 @@ def close(question: Question, found: Tensors, expected: Tensors, clients: int) -
 def test_there_is_an_example_of_every_question() -> None:
     kinds = {n: k for n, k in KINDS.items() if isinstance(k, type) and issubclass(k, Question)}
     of_records = {name for name, kind in kinds.items() if kind.__module__.startswith((STATISTICS, PRIVATE))}
-    known = EXAMPLES.keys() | OF_FILES | of_records
+    known = EXAMPLES.keys() | OF_FILES | PROVEN | OF_RESULT | of_records
     assert {name for name, kind in kinds.items() if not inspect.isabstract(kind)} == known
     for name, example in EXAMPLES.items():
         assert type(example()) is kinds[name]
