@@ -110,7 +110,7 @@ def trained_here(rows: Rows, **settings: Any) -> Trained:
     f, trained = algorithm.start(algorithm.space(family), config.seed), algorithm.trains(loss)
     y = points.y if loss.classification else target.encode(points.y)
     best = points.values(f)
-    asking = AskHere(Here(points, 1.0 / len(points), trained, y, best, family=f.family))
+    asking = AskHere(Here(points, 1.0 / len(points), trained, y, best, family=f.family, round=0))
     lines: list[dict[str, Any]] = []
     while len(lines) < config.rounds and not algorithm.over(lines):
         assert asking.here.f is not None
@@ -119,5 +119,5 @@ def trained_here(rows: Rows, **settings: Any) -> Trained:
         if all(lines[-1]["held_out"] < line["held_out"] for line in lines[:-1]):
             best = asking.here.f
         f = f + step.h
-        asking.here = replace(asking.here, f=asking.here.f + points.values(step.h))
+        asking.here = replace(asking.here, f=asking.here.f + points.values(step.h), round=len(lines))
     return Trained(dataset, loss, target, algorithm, f, lines, best, asking.questions)

@@ -79,9 +79,9 @@ def test_a_blend_suits_its_rows(rows: int, leaf: int, rate: float) -> None:
     ("rows", "columns", "rate", "bins", "leaves", "levels"),
     [
         (999, 4, 0.4, 255, 31, 6),
-        (1_000, 8, 0.6, 150, 31, 6),
-        (2_000, 40, 0.6, 100, 63, 7),
-        (50_000, 4, 0.6, 255, 63, 7),
+        (1_000, 8, 0.5, 150, 31, 6),
+        (2_000, 40, 0.5, 100, 63, 7),
+        (50_000, 4, 0.5, 255, 63, 7),
     ],
 )
 def test_a_blend_that_predicts_numbers_has_finer_bins_and_larger_trees(

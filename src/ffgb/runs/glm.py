@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from ffgb.core.questions import Ask
 from ffgb.core.regression.design import DesignColumn, Variable
-from ffgb.core.regression.families import FAMILIES, GLMFamily, family_named
+from ffgb.core.regression.families import FAMILIES, GaussianFamily, GLMFamily, family_named
 from ffgb.core.regression.formula import Formula
 from ffgb.core.regression.formula import columns_of as design_columns
 from ffgb.core.regression.glm import ERRORS, Errors, Roles, fit
@@ -219,6 +219,7 @@ def glm(
 
 def _with_totals(analysis: GLM, data: Data, keep: Path, secure: bool, on_step: Step) -> GLMResult:
     """The same; the totals of each site are kept in a folder."""
+    refuse_keeping(keep, analysis.family or GaussianFamily.name, analysis.errors)
     agreed, records = prepared(analysis, data, secure=secure)
     refuse_keeping(keep, analysis.kind(agreed).name, analysis.errors)
     with asking(agreed.names, records, secure=secure) as asked:
