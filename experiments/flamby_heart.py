@@ -27,7 +27,7 @@ NAMES = [
     *("slope", "ca", "thal", "num"),
 ]
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
-SEEDS, DRAWS = range(5), 2000
+SEEDS, DRAWS = range(20), 2000
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "features": {"learner": "features"},
